@@ -1,0 +1,3 @@
+from trueup.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""The softplus map: temperature scaling whose slope bends with the probability.
+
+On x = log p, each class for itself, g(x) = -(c/a) log((v + exp(-a x)) / (v + 1)), then softmax. The slope falls from c
+in the tail (p -> 0) to s = c / (1 + v) at p = 1; v -> 0 is temperature scaling with T = 1/s. g rises everywhere, so the
+ranking of the classes is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueup.calibrators import solve
+from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
+
+_LOWER = np.log([solve.LOWEST, 1e-3, 1e-6])
+_UPPER = np.log([solve.HIGHEST, 1e2, 1e6])
+_LINEAR_FROM = 20.0
+
+
+class SoftplusMap(CalibrationMap):
+    """softmax(g(log_softmax(z))) with the slope s at p = 1, the rate a and the bend v."""
+
+    kind = "softplus"
+
+    def __init__(
+        self, classes: int, slope: float, rate: float, bend: float, fit_report: FitReport | None = None
+    ) -> None:
+        super().__init__(classes, fit_report)
+        self.slope, self.rate, self.bend = float(slope), float(rate), float(bend)
+
+    def scores(self, logits: Tensor) -> Tensor:
+        u = -self.rate * logits.log_softmax(-1)
+        return -(self.slope * (1 + self.bend) / self.rate) * _log_mixture(u, self.bend)
+
+    def values(self) -> dict[str, Any]:
+        return {"slope": self.slope, "rate": self.rate, "bend": self.bend}
+
+
+def _log_mixture(u: Tensor, bend: float) -> Tensor:
+    """log((v + exp(u)) / (v + 1)) for u >= 0, exact where it is small and finite where exp(u) is not."""
+    small = torch.log1p(torch.expm1(u.clamp(max=_LINEAR_FROM)) / (1 + bend))
+    return torch.where(u < _LINEAR_FROM, small, u + torch.log1p(torch.expm1(-u) * (bend / (1 + bend))))
+
+
+def family(x: np.ndarray, z: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """g and its derivatives by x = (log s, log a, log v)."""
+    slope, rate, bend = np.exp(x)
+    u = z.log_softmax(1).mul_(-rate)
+    t = _log_mixture(u, bend)
+    odds = torch.exp(-u).mul_(bend)
+    share = odds / (1 + odds)  # v / (v + exp(u)); 1 - share is the slope of t
+    scale = slope * (1 + bend) / rate
+    by_rate = (t - u * (1 - share)).mul_(scale)
+    by_bend = (share - bend / (1 + bend)).add_(t, alpha=bend / (1 + bend)).mul_(-scale)
+    scores = t.mul_(-scale)
+    return scores, [scores.clone(), by_rate, by_bend]
+
+
+@dataclass(frozen=True)
+class Softplus(Calibrator):
+    """The softplus map, fitted to the least NLL."""
+
+    name: ClassVar[str] = "softplus"
+
+    @property
+    def keeps_ranking(self) -> bool:
+        return True
+
+    def fit_checked(self, z: Tensor, y: Tensor, progress: Progress, near: CalibrationMap | None = None) -> SoftplusMap:
+        plain = solve.temperature_by_nll(z, y)
+        log_b = -np.log(plain.value)
+        if isinstance(near, SoftplusMap):
+            starts = [np.log([near.slope, near.rate, near.bend])]
+        else:
+            starts = [np.array([log_b, 0.0, 0.0]) + np.log(start) for start in _STARTS]
+        found = solve.family_by_nll(family, z, y, starts, _LOWER, _UPPER)
+        if found.value > plain.nll:  # never worse than the temperature alone, which is the map without a bend
+            found = solve.Minimum(np.array([log_b, 0.0, _LOWER[2]]), plain.nll, plain.iterations, plain.converged)
+        at_bound = bool(((found.x <= _LOWER) | (found.x >= _UPPER)).any())
+        report = FitReport("nll", nll_of(z, y), found.value, found.iterations, found.converged, at_bound)
+        return SoftplusMap(z.shape[1], *np.exp(found.x), report)
+
+
+_STARTS = ((0.7, 1.0, 1.0), (0.6, 0.4, 5.0), (0.5, 3.0, 30.0))
+"""(slope in units of the best 1/T, rate, bend)"""

@@ -1,0 +1,129 @@
+"""val, test -> calibrators side by side: fitted on the one, judged on the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group
+
+from trueup import tables
+from trueup.audit import Measure, audit, finite
+from trueup.calibrators import CALIBRATORS, CalibrationMap, Calibrator, calibrator
+from trueup.inputs import InputError
+from trueup.predictions import Predictions
+
+DEFAULT = tuple(name for name in CALIBRATORS if name != "focal-map") + ("softplus+vector",)
+"""All that need no argument, and a chain."""
+
+SHOWN = ("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "error")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One calibrator: what it fitted and how it does on the test set."""
+
+    calibrator: str
+    params: dict[str, Any]
+    fit_seconds: float
+    metrics: dict[str, Measure]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What ``compare`` found. It prints as a table."""
+
+    rows: tuple[Row, ...]
+    n_val: int
+    n_test: int
+    classes: int
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Plain numbers, a dict for each calibrator."""
+        found = []
+        for row in self.rows:
+            metrics = {
+                name: {key: v for key, v in asdict(measure).items() if v is not None}
+                for name, measure in row.metrics.items()
+            }
+            entry = {
+                "calibrator": row.calibrator,
+                "params": row.params,
+                "fit_seconds": row.fit_seconds,
+                "metrics": metrics,
+            }
+            found.append(finite(entry | ({"note": row.note} if row.note else {})))
+        return found
+
+    def __rich__(self) -> Group:
+        title = f"fitted on {self.n_val} samples, judged on {self.n_test} others, {self.classes} classes"
+        shown = tables.table(title, "calibrator", *(tables.TITLES[name] for name in SHOWN), "fit s", "parameters")
+        best = {name: min(row.metrics[name].value for row in self.rows) for name in SHOWN}
+        for row in self.rows:
+            cells = []
+            for name in SHOWN:
+                cell = tables.number(name, row.metrics[name].value)
+                cells.append(f"[bold]{cell}[/]" if row.metrics[name].value == best[name] else cell)
+            shown.add_row(row.calibrator, *cells, f"{row.fit_seconds:.2f}", _brief(row.params))
+        notes = [f"{row.calibrator} chose {row.note}" for row in self.rows if row.note]
+        return Group(shown, *notes)
+
+    def __str__(self) -> str:
+        return tables.text(self, width=150)
+
+    __repr__ = __str__
+
+
+def compare(
+    val: Predictions,
+    test: Predictions,
+    calibrators: Sequence[str | Calibrator] = DEFAULT,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Fits each calibrator on ``val`` and measures it on ``test``; ``resamples=0`` leaves out the intervals."""
+    if val.classes != test.classes:
+        raise InputError(f"test: {test.classes} classes, where val has {val.classes}")
+    if val.class_names and test.class_names and val.class_names != test.class_names:
+        raise InputError("test: its classes are not those of val, or not in that order")
+    if not calibrators:
+        raise InputError("calibrators: none is named")
+    settings = [calibrator(each) if isinstance(each, str) else each for each in calibrators]
+    rows = []
+    for i, (each, named) in enumerate(zip(settings, calibrators, strict=True)):
+        start = time.perf_counter()
+        made = each.fit(val.logits, val.labels)
+        seconds = time.perf_counter() - start
+        judged = audit(test.calibrated(made(test.logits)), resamples=resamples, seed=seed)
+        name = named if isinstance(named, str) else each.name
+        note = made.fit_report.note if made.fit_report else ""
+        rows.append(Row(name, params_of(made), seconds, judged.metrics, note))
+        if progress:
+            progress((i + 1) / len(settings))
+    return Comparison(tuple(rows), len(val), len(test), val.classes)
+
+
+def params_of(made: CalibrationMap) -> dict[str, Any]:
+    """The map's numbers, tables and matrices as their shapes."""
+    found: dict[str, Any] = {}
+    for name, value in made.values().items():
+        if name == "maps":
+            for step in value:
+                found |= {f"{step.kind}.{k}": v for k, v in params_of(step).items()}
+        else:
+            found[name] = list(value.shape) if hasattr(value, "shape") and value.ndim else _number(value)
+    return found
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _brief(params: dict[str, Any]) -> str:
+    """The plain numbers among the parameters."""
+    return " ".join(f"{name.split('.')[-1]} {value:.3g}" for name, value in params.items() if isinstance(value, float))

@@ -1,0 +1,267 @@
+"""Predictions on disk: .npz, .safetensors, .parquet, .csv and .tsv. Nothing from a file is ever executed.
+
+Arrays and tensors are named ``logits`` or ``probs``, ``labels``, ``class_names``, ``meta``. Tables have a column
+``label`` and one ``logit_NAME`` or ``prob_NAME`` for each class; NAME counts 0, 1, 2, ... or is the class's name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from trueup.inputs import InputError
+
+FORMAT, VERSION = "trueup-predictions", "1"
+_SINGULAR = {"logits": "logit", "probs": "prob", "scores": "score"}
+
+
+class Content(NamedTuple):
+    """What a file holds, not yet checked."""
+
+    given: str
+    """"logits" or "probs", or "scores" where one column does not say which."""
+    values: np.ndarray
+    labels: Any
+    class_names: tuple[str, ...] | None
+    meta: dict[str, Any]
+
+
+def read(path: str | os.PathLike[str], *, binary: bool = False, ignore: tuple[str, ...] = ()) -> Content:
+    """The content of a file, by the ending of its name."""
+    path = Path(path)
+    reader = _by_ending(path, READERS)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty")
+    return reader(path, binary, ignore)
+
+
+def write(path: str | os.PathLike[str], content: Content) -> None:
+    """Writes the content under a temporary name first, so that a file is there whole or not at all."""
+    path = Path(path)
+    writer = _by_ending(path, WRITERS)
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    try:
+        writer(Path(temporary), content)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _by_ending(path: Path, table: dict[str, Callable]) -> Callable:
+    if path.suffix.lower() not in table:
+        raise InputError(f"{path}: unknown ending {path.suffix!r}; known: {', '.join(table)}")
+    return table[path.suffix.lower()]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# ---------------------------------------------------------------------- arrays by name
+
+
+def _from_arrays(
+    path: Path, names: Sequence[str], get: Callable[[str], np.ndarray], ignore: tuple[str, ...]
+) -> tuple[str, np.ndarray, np.ndarray]:
+    """The values and labels among named arrays, every one of which has to be known or ignored."""
+    given = [name for name in names if name in _SINGULAR and name not in ignore]
+    unknown = set(names) - set(given) - {"labels", "class_names", "meta"} - set(ignore)
+    if unknown:
+        raise InputError(
+            f"{path}: unknown array {sorted(unknown)[0]!r}; expected logits or probs, labels, class_names, meta "
+            "(others can be left out with ignore)"
+        )
+    if len(given) != 1 or "labels" not in names:
+        raise InputError(
+            f"{path}: expected logits or probs, and labels; it has {', '.join(sorted(names)) or 'nothing'}"
+        )
+    return given[0], get(given[0]), get("labels")
+
+
+def _read_npz(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: a single array; expected an .npz with logits or probs, and labels")
+            given, values, labels = _from_arrays(path, arrays.files, arrays.__getitem__, ignore)
+            names = tuple(map(str, arrays["class_names"])) if "class_names" in arrays.files else None
+            meta = json.loads(str(arrays["meta"])) if "meta" in arrays.files else {}
+    except InputError:
+        raise
+    except (ValueError, zipfile.BadZipFile, EOFError, OSError, KeyError) as error:
+        raise InputError(
+            f"{path}: not a whole .npz of plain arrays ({error}); pickled objects are never loaded"
+        ) from None
+    return Content(given, values, labels, names, meta)
+
+
+def _write_npz(path: Path, content: Content) -> None:
+    arrays: dict[str, Any] = {content.given: content.values, "labels": content.labels}
+    if content.class_names is not None:
+        arrays["class_names"] = np.array(content.class_names)
+    if content.meta:
+        arrays["meta"] = np.array(json.dumps(content.meta))
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def _read_safetensors(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("format") == FORMAT and about.get("version") != VERSION:
+                raise InputError(f"{path}: format version {about.get('version')!r}; this release reads {VERSION}")
+            given, values, labels = _from_arrays(path, list(file.keys()), file.get_tensor, ignore)
+        names = json.loads(about.get("class_names", "null"))
+        meta = json.loads(about.get("meta", "{}"))
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not a whole .safetensors file ({error})") from None
+    return Content(given, values, labels, None if names is None else tuple(names), meta)
+
+
+def _write_safetensors(path: Path, content: Content) -> None:
+    tensors = {content.given: torch.from_numpy(content.values), "labels": torch.from_numpy(content.labels)}
+    about = {"format": FORMAT, "version": VERSION, "meta": json.dumps(content.meta)}
+    if content.class_names is not None:
+        about["class_names"] = json.dumps(content.class_names)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=about)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _columns(
+    path: Path, header: Sequence[str], binary: bool, ignore: tuple[str, ...]
+) -> tuple[str, list[str], tuple[str, ...] | None]:
+    """What the value columns hold, their names in the order of the classes, and the names of the classes."""
+    header = [name for name in header if name not in ignore]
+    if "label" not in header:
+        raise InputError(f"{path}: no column 'label'; it has {', '.join(header[:12])}")
+    values = [name for name in header if name != "label"]
+    if len(set(header)) != len(header):
+        raise InputError(f"{path}: two columns have the same name")
+    if binary:
+        kinds = {single: given for given, single in _SINGULAR.items()}
+        if len(values) != 1 or values[0] not in kinds:
+            raise InputError(f"{path}: a binary table has the columns 'label' and one of {', '.join(kinds)}")
+        return kinds[values[0]], values, None
+    prefixes = {"logit_": "logits", "prob_": "probs"}
+    kind = {prefix for prefix in prefixes if any(name.startswith(prefix) for name in values)}
+    unknown = [name for name in values if not name.startswith(tuple(prefixes))]
+    if unknown:
+        raise InputError(
+            f"{path}: unknown column {unknown[0]!r}; expected label and logit_* or prob_* "
+            "(others can be left out with ignore, --ignore on the command line; a single score needs binary, --binary)"
+        )
+    if len(kind) != 1:
+        raise InputError(f"{path}: expected columns logit_* or prob_*, one kind of them")
+    prefix = kind.pop()
+    suffixes = [name.removeprefix(prefix) for name in values]
+    if sorted(suffixes) == sorted(str(k) for k in range(len(suffixes))):
+        return prefixes[prefix], [f"{prefix}{k}" for k in range(len(suffixes))], None
+    return prefixes[prefix], values, tuple(suffixes)
+
+
+def _read_text(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            header = [name.strip() for name in next(csv.reader(file, delimiter=delimiter))]
+        given, wanted, names = _columns(path, header, binary, ignore)
+        options = {"delimiter": delimiter, "skiprows": 1, "comments": None, "quotechar": '"', "encoding": "utf-8-sig"}
+        position = {name: i for i, name in enumerate(header)}
+        values = np.loadtxt(path, usecols=[position[name] for name in wanted], ndmin=2, **options)
+        labels = np.loadtxt(path, usecols=position["label"], ndmin=1, dtype=str, **options)
+    except InputError:
+        raise
+    except (ValueError, UnicodeDecodeError, csv.Error, StopIteration, OSError) as error:
+        raise InputError(f"{path}: not a table of numbers ({error})") from None
+    return Content(given, values, np.char.strip(labels), names, {})
+
+
+def _write_text(path: Path, content: Content) -> None:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    names, labels = _table_names(content)
+    digits = 9 if content.values.dtype.itemsize <= 4 else 17  # enough to read the same number back
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow([*names, "label"])
+        for row, label in zip(content.values.tolist(), labels, strict=True):
+            writer.writerow([*(f"{value:.{digits}g}" for value in row), label])
+
+
+def _read_parquet(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
+    parquet, arrow = _pyarrow(path)
+    try:
+        table = parquet.read_table(path)
+        given, wanted, names = _columns(path, table.column_names, binary, ignore)
+        values = np.stack([table.column(name).to_numpy() for name in wanted], axis=1)
+        labels = table.column("label").to_numpy()
+        about = {
+            key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if key == b"trueup"
+        }
+        meta = json.loads(about.get("trueup", "{}"))
+    except (arrow.ArrowException, OSError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a whole Parquet file of numbers ({error})") from None
+    return Content(given, values, labels, names, meta)
+
+
+def _write_parquet(path: Path, content: Content) -> None:
+    parquet, arrow = _pyarrow(path)
+    names, labels = _table_names(content)
+    columns = {name: content.values[:, k] for k, name in enumerate(names)}
+    table = arrow.table({**columns, "label": labels})
+    parquet.write_table(table.replace_schema_metadata({"trueup": json.dumps(content.meta)}), path)
+
+
+def _table_names(content: Content) -> tuple[list[str], list[Any]]:
+    """The columns of the values, and the labels: class names where there are some."""
+    names = content.class_names or [str(k) for k in range(content.values.shape[1])]
+    columns = [f"{_SINGULAR[content.given]}_{name}" for name in names]
+    labels = content.labels.tolist()
+    return columns, [content.class_names[k] for k in labels] if content.class_names else labels
+
+
+def _pyarrow(path: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{path}: Parquet needs pyarrow; install trueup[data], or use .npz") from None
+    return pyarrow.parquet, pyarrow
+
+
+READERS: dict[str, Callable[[Path, bool, tuple[str, ...]], Content]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+    ".csv": _read_text,
+    ".tsv": _read_text,
+}
+WRITERS: dict[str, Callable[[Path, Content], None]] = {
+    ".npz": _write_npz,
+    ".safetensors": _write_safetensors,
+    ".parquet": _write_parquet,
+    ".csv": _write_text,
+    ".tsv": _write_text,
+}

@@ -1,0 +1,236 @@
+"""The edge: anything array-like in, clean tensors out, or an InputError that names the argument and the row.
+
+Everything behind this module assumes what it promises: two-dimensional floating-point logits or probabilities, whole
+labels within range, no NaN. Rows are visited in blocks that fit into the processor's cache, so that a check and the
+computation that follows it read the memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = 1 << 18  # 1 MiB of float32: what a core's own cache holds beside its temporaries
+
+Array = Any
+"""What the public functions accept: a tensor, an array, nested lists, or a DataFrame."""
+
+
+class InputError(ValueError):
+    """What was passed cannot be used. The message names the argument, the row where there is one, and the remedy."""
+
+
+def as_tensor(value: Array, name: str) -> Tensor:
+    """``value`` as a tensor of its own dtype, without a copy where its memory can be shared."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: not a rectangular array of numbers ({error})") from None
+    if array.dtype == np.dtype(object):
+        array = _unboxed(array, name)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name}: expected numbers, got {array.dtype.name} ({str(array.ravel()[:1])[1:-1]} ...)")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if array.dtype.byteorder not in "=|" or any(step < 0 for step in array.strides) or not array.flags.writeable:
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)  # memory that torch cannot share
+    return torch.from_numpy(array)
+
+
+def _unboxed(array: np.ndarray, name: str) -> np.ndarray:
+    """A column of boxed numbers (a DataFrame with missing values, say) as floats, None as NaN."""
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: not a rectangular array of numbers") from None
+
+
+def like(result: Tensor, original: Array) -> Array:
+    """``result`` in the kind of ``original``: tensor, DataFrame, nested lists, else an array."""
+    if isinstance(original, Tensor):
+        return result.to(original.device)
+    array = result.detach().cpu().numpy()
+    if hasattr(original, "iloc"):
+        return type(original)(array, index=original.index, columns=original.columns)
+    if isinstance(original, list | tuple):
+        return array.tolist()
+    return array
+
+
+def logits(value: Array, name: str = "logits", *, masked: bool = False, classes: int | None = None) -> Tensor:
+    """Checked (N, K) logits, float32 or float64. ``masked`` admits -inf, a class that cannot occur."""
+    x = matrix(value, name, classes)
+    normalised = True
+    for rows, block in row_blocks(x):
+        _require_finite(block, rows.start, name, masked)
+        if normalised:  # one row that is no distribution settles that these are logits
+            normalised = bool((block >= 0).all()) and _sum_error(block) <= sum_tolerance(x)
+    if normalised:
+        raise InputError(
+            f"{name}: every row lies within [0, 1] and sums to one, so these are probabilities, not logits. "
+            "Pass them as probs, or take their logarithm first."
+        )
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def probabilities(value: Array, name: str = "probs") -> Tensor:
+    """Checked (N, K) probabilities, float32 or float64."""
+    x = matrix(value, name)
+    confidences(x, name)
+    return x.to(working_dtype(x))
+
+
+def confidences(x: Tensor, name: str = "probs") -> Tensor:
+    """(N,) the largest entry of each row of an (N, K) matrix, which is checked in the same pass to hold distributions.
+
+    A NaN or an infinity makes the sum of its row one too, so the sums and the smallest entry see every fault.
+    """
+    top, sums = (x.new_empty(len(x), dtype=working_dtype(x)) for _ in range(2))
+    nonnegative = _maxima_by_bits(x, top, sums) or _maxima(x, top, sums) >= 0
+    if not (nonnegative and float((sums - 1).abs().max()) <= sum_tolerance(x)):
+        for rows, block in row_blocks(x):
+            _explain_probabilities(block, rows.start, name, sum_tolerance(x))
+    return top
+
+
+def _maxima(x: Tensor, top: Tensor, sums: Tensor) -> float:
+    """Fills the row maxima and the row sums; the smallest entry of all."""
+    ones, lowest = x.new_ones(x.shape[1], dtype=top.dtype), torch.inf
+    for rows, block in row_blocks(x):
+        block = block.to(top.dtype)
+        torch.amax(block, 1, out=top[rows])
+        torch.mv(block, ones, out=sums[rows])
+        lowest = min(lowest, float(block.min()))
+    return lowest
+
+
+def _maxima_by_bits(x: Tensor, top: Tensor, sums: Tensor) -> bool:
+    """The same for long rows, without a pass for the smallest entry; False where an entry may be negative.
+
+    Floats that are not negative order as their bits do, and a sign bit makes an unsigned integer larger than any of
+    them. NumPy reduces long rows of integers at the speed of the memory (and short ones slowly).
+    """
+    if x.device.type != "cpu" or x.dtype != top.dtype or x.shape[1] < 64 or x.stride(1) != 1:
+        return False
+    unsigned = np.uint32 if x.dtype == torch.float32 else np.uint64
+    bits, maxima = x.numpy().view(unsigned), top.numpy().view(unsigned)
+    ones = x.new_ones(x.shape[1])
+    for rows, block in row_blocks(x):
+        np.maximum.reduce(bits[rows], axis=1, out=maxima[rows])
+        torch.mv(block, ones, out=sums[rows])
+    return bool(maxima.max() < np.array(np.inf, x.numpy().dtype).view(unsigned))
+
+
+def labels(value: Array, rows: int, classes: int, name: str = "labels") -> Tensor:
+    """Checked (N,) labels as int64, each a whole number from 0 to classes - 1."""
+    y = as_tensor(value, name)
+    if y.ndim != 1:
+        raise InputError(f"{name}: expected one label a row, shape ({rows},), got {tuple(y.shape)}")
+    if len(y) != rows:
+        raise InputError(f"{name}: {len(y)} labels for {rows} rows; each row needs one")
+    if y.dtype.is_floating_point:
+        whole = y == y.round()  # False for NaN; an infinity fails the range below
+        if not bool(whole.all()):
+            row = int(torch.nonzero(~whole)[0])
+            raise InputError(
+                f"{name}: row {row} is {float(y[row]):g}; a label is a whole number from 0 to {classes - 1}"
+            )
+    low, high = (float(v) for v in torch.aminmax(y.double() if y.dtype.is_floating_point else y.long()))
+    if low < 0 or high >= classes:
+        row = int(torch.nonzero((y < 0) | (y >= classes))[0])
+        raise InputError(
+            f"{name}: row {row} is {float(y[row]):g}, outside 0 to {classes - 1} ({classes} classes, counted from 0)"
+        )
+    return y.long()
+
+
+def row_blocks(x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(rows, block) over consecutive rows; one block on an accelerator, where every block would cost a wait."""
+    size = len(x) if x.device.type != "cpu" else max(1, BLOCK_ELEMENTS // x.shape[1])
+    for start in range(0, len(x), size):
+        rows = slice(start, min(start + size, len(x)))
+        yield rows, x[rows]
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """float32 for the half precisions, else the dtype itself."""
+    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def sum_tolerance(x: Tensor) -> float:
+    """How far a row may miss a sum of one: K roundings of its dtype, and never less than 1e-3."""
+    return max(1e-3, x.shape[1] * torch.finfo(x.dtype).eps)
+
+
+def positive(value: float, name: str) -> float:
+    """A finite number above zero."""
+    if not (isinstance(value, int | float) and 0 < value < float("inf")):
+        raise InputError(f"{name}: expected a number above 0, got {value!r}")
+    return float(value)
+
+
+def count(value: int, name: str, least: int = 1) -> int:
+    """A whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def matrix(value: Array, name: str, classes: int | None = None) -> Tensor:
+    """``value`` as an (N, K) floating-point tensor whose entries are not looked at yet."""
+    x = as_tensor(value, name)
+    if x.ndim != 2:
+        hint = " (a single score a row: see Predictions.from_binary)" if x.ndim == 1 else ""
+        raise InputError(f"{name}: expected two dimensions, (samples, classes), got shape {tuple(x.shape)}{hint}")
+    if len(x) == 0:
+        raise InputError(f"{name}: empty; at least one row is needed")
+    if x.shape[1] < 2:
+        raise InputError(
+            f"{name}: {x.shape[1]} class; at least two are needed (a single score: Predictions.from_binary)"
+        )
+    if classes is not None and x.shape[1] != classes:
+        raise InputError(f"{name}: {x.shape[1]} classes where {classes} are expected")
+    return x if x.dtype.is_floating_point else x.double()
+
+
+def _sum_error(block: Tensor) -> float:
+    return float((block.to(working_dtype(block)).sum(1) - 1).abs().max())
+
+
+def _require_finite(block: Tensor, first: int, name: str, masked: bool) -> None:
+    if bool(torch.isfinite(block.sum(dtype=torch.float64))):  # one pass; the sum of finite numbers is finite here
+        return
+    bad = torch.isnan(block) | (block == torch.inf) if masked else ~torch.isfinite(block)
+    if bool(bad.any()):
+        row, column = (int(v) for v in torch.nonzero(bad)[0])
+        allowed = "finite, or -inf for a masked class" if masked else "finite"
+        raise InputError(
+            f"{name}: row {first + row}, class {column} is {float(block[row, column])}; it must be {allowed}"
+        )
+    if masked and bool((block == -torch.inf).all(1).any()):
+        row = int(torch.nonzero((block == -torch.inf).all(1))[0])
+        raise InputError(f"{name}: row {first + row} is -inf in every class; at least one class must be possible")
+
+
+def _explain_probabilities(block: Tensor, first: int, name: str, tolerance: float) -> None:
+    """Raises for the first faulty entry of a block, if it has one."""
+    _require_finite(block, first, name, masked=False)
+    hint = "If these are logits, apply softmax first, or pass them where logits are asked for."
+    negative = torch.nonzero(block < 0)
+    if len(negative):
+        row, column = (int(v) for v in negative[0])
+        value = float(block[row, column])
+        raise InputError(f"{name}: row {first + row}, class {column} is {value:g}; no probability is negative. {hint}")
+    total = block.to(working_dtype(block)).sum(1)
+    missed = torch.nonzero((total - 1).abs() > tolerance)
+    if len(missed):
+        row = int(missed[0])
+        raise InputError(
+            f"{name}: row {first + row} sums to {float(total[row]):.6g}, not to one (allowed: {tolerance:.2g} off). {hint}"
+        )

@@ -1,0 +1,170 @@
+"""Calibration errors as norms of a field of residuals, so that a thousand resamples are one matrix product.
+
+Sorted by confidence, the samples fall into some hundred cells, each within one bin of every kind. A calibration
+error of the predicted class depends on them only through the sum of confidence - outcome of each cell, and so does its
+value on a resample. The field of a metric is what it makes of those sums: its bins, or its smoothed curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup import inputs
+from trueup.metrics import bins as binning
+from trueup.metrics.scores import Scores, TopLabel
+from trueup.metrics.smooth import grid_position, smooth_residual
+
+GRID = 512
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The samples by confidence: cell c holds ``count[c]`` of them, and no bin boundary falls within one."""
+
+    index: np.ndarray
+    """(N,) the cell of each sample."""
+    count: np.ndarray
+    confidence: np.ndarray
+    """(cells,) the sum of the confidences."""
+    width_bin: np.ndarray
+    """(cells,) the bin of equal width."""
+    mass_share: np.ndarray
+    """(cells, bins) the share of each cell in each bin of equal mass; a cell of equal confidences may lie in several."""
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.confidence / self.count
+
+
+def cells_of(s: TopLabel, bins: int) -> Cells:
+    """The cells that the bins of equal width, those of equal mass, and a grid of 1/512 cut the confidences into."""
+    n = len(s)
+    ordered = s.ranked.confidence
+    first, last = np.searchsorted(ordered, s.confidence, "left"), np.searchsorted(ordered, s.confidence, "right")
+    width = binning.equal_width(s.confidence, bins).astype(np.int64)
+    grid = np.minimum((s.confidence * GRID).astype(np.int64), GRID - 1)
+    # Equal confidences stay together: twice the bin in the middle of their ranks, and one more where they span several.
+    low, high = first * bins // n, -(-last * bins // n) - 1
+    mass = low + high
+    key = (grid * bins + width) * (2 * bins) + mass
+    keys, index, count = np.unique(key, return_inverse=True, return_counts=True)
+    end = np.cumsum(count)
+    bound = np.arange(bins + 1) * n / bins
+    inside = np.clip(bound[None, :], (end - count)[:, None], end[:, None])
+    return Cells(
+        index,
+        count,
+        np.bincount(index, s.confidence.astype(np.float64)),
+        keys // (2 * bins) % bins,
+        np.diff(inside, axis=1) / count[:, None],
+    )
+
+
+@dataclass(frozen=True)
+class Field:
+    """A calibration error as ``norm(field)``; a field is linear in the residual sums of the cells."""
+
+    project: Callable[[np.ndarray], np.ndarray]
+    """(..., cells) sums of residuals, divided by n -> (..., size)."""
+    norm: Callable[[np.ndarray], np.ndarray]
+    """(..., size) -> (...), the error."""
+    value: Callable[[np.ndarray], np.ndarray]
+    """The metric itself: the norm, but where the metric removes a bias of its own."""
+
+
+def top_label_field(metric: str, s: TopLabel, cells: Cells, bins: int, value: float) -> Field:
+    """The field of a metric of the predicted class, whose value on the samples themselves is known."""
+    if metric in ("ece", "mce"):
+        onto = np.zeros((len(cells.count), bins))
+        onto[np.arange(len(onto)), cells.width_bin] = 1
+        weight = cells.count @ onto / len(s)
+        if metric == "ece":
+            return _norm_field(onto, lambda x: np.abs(x).sum(-1))
+        used = weight > 0
+        return _norm_field(onto[:, used], lambda x: (np.abs(x) / weight[used]).max(-1))
+    if metric == "adaptive_ece":
+        return _norm_field(cells.mass_share, lambda x: np.abs(x).sum(-1))
+    if metric == "debiased_ece":
+        return _debiased_field(s, cells, bins)
+    if metric == "smooth_ece":
+        return _smooth_field(cells, value)
+    raise KeyError(metric)
+
+
+def _norm_field(onto: np.ndarray, norm: Callable[[np.ndarray], np.ndarray]) -> Field:
+    return Field(lambda sums: sums @ onto, norm, norm)
+
+
+def _debiased_field(s: TopLabel, cells: Cells, bins: int) -> Field:
+    confidence = cells.confidence @ cells.mass_share * bins / len(s)  # the mean of each bin
+    each = len(s) / bins
+
+    def debiased(x: np.ndarray) -> np.ndarray:
+        accuracy = np.clip(confidence - x * bins, 0, 1)
+        noise = accuracy * (1 - accuracy) / (each - 1) if each > 1 else 0.0
+        return np.sqrt(np.maximum(0, ((x * bins) ** 2 - noise).mean(-1)))
+
+    return Field(lambda sums: sums @ cells.mass_share, lambda x: np.sqrt((x**2).sum(-1) * bins), debiased)
+
+
+def _smooth_field(cells: Cells, width: float) -> Field:
+    """At the fixed width where the metric found its value.
+
+    smooth_ece(r) >= s holds exactly where the residual r smoothed with width s has an integral of at least s, so this
+    norm compares with the value as the metric itself does.
+    """
+
+    def integral(x: np.ndarray) -> np.ndarray:
+        return np.abs(x).sum(-1)
+
+    return Field(lambda sums: smooth_residual(on_grid(cells, sums), max(width, 1 / GRID)), integral, integral)
+
+
+def on_grid(cells: Cells, sums: np.ndarray) -> np.ndarray:
+    """(..., cells) sums of residuals -> (..., GRID), each shared between the two nearest points of a grid."""
+    lower, share = grid_position(cells.mean, GRID)
+    out = np.zeros((*sums.shape[:-1], GRID))
+    for step, part in ((0, 1 - share), (1, share)):
+        np.add.at(out, (..., np.clip(lower + step, 0, GRID - 1)), sums * part)
+    return out
+
+
+@dataclass(frozen=True)
+class ClassField:
+    """The field of classwise ECE: per class and bin, the mean of p_k - 1[label = k]."""
+
+    observed: np.ndarray
+    """(K * bins,)"""
+    drawn_variance: np.ndarray
+    """(K * bins,) what labels drawn from the probabilities give its entries."""
+    sampled_variance: np.ndarray
+    """(K * bins,) what resampling the rows gives them."""
+    cell: np.ndarray
+    """(N, K) the entry that each probability belongs to."""
+    forecast: np.ndarray
+    """(K * bins,) the mean of p_k in each entry."""
+
+
+def class_field(s: Scores, bins: int) -> ClassField:
+    n, k = len(s), s.classes
+    cell = np.empty((n, k), np.int32)
+    squares = np.zeros(k * bins)
+    offset = (np.arange(k) * bins).astype(np.int32)
+    for rows, block in inputs.row_blocks(s.probs):
+        values = block.cpu().numpy()
+        cell[rows] = binning.equal_width(values.ravel(), bins).reshape(values.shape) + offset
+        squares += np.bincount(cell[rows].ravel(), values.ravel().astype(np.float64) ** 2, k * bins)
+    _, predicted, right = binning.class_bins(s, bins).reshape(3, -1)
+    labels = s.labels.cpu().numpy()
+    of_label = np.bincount(cell[np.arange(n), labels], s.true.astype(np.float64), k * bins)
+    residual = predicted - right
+    return ClassField(
+        residual / n,
+        np.maximum(predicted - squares, 0) / n**2,
+        np.maximum(squares - 2 * of_label + right - residual**2 / n, 0) / n**2,
+        cell,
+        predicted / n,
+    )

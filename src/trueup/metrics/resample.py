@@ -1,0 +1,354 @@
+"""Honest intervals, and what perfect calibration would show.
+
+The plug-in estimate of a calibration error is too large: noise makes gaps where there are none. A percentile bootstrap
+adds the noise once more and near calibration does not even contain its own estimate. Here the interval asks instead:
+which true errors would show the observed value? The true field of gaps is unknown; we take the observed one with
+every gap moved towards zero (or away from it) by the same multiple of its own standard error, add resampled noise, and
+keep those multiples under which the observed value is not extreme. A gap lost in noise then counts as none, a clear
+gap as itself. Where a calibrated model would show the observed value often enough, the interval begins at 0; it always
+contains the value itself. benchmarks/coverage.py measures what this is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trueup.inputs import Array, InputError, count
+from trueup.metrics import fields
+from trueup.metrics.binned import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from trueup.metrics.scores import Scores, brier, error, nll, overconfidence, score
+from trueup.metrics.smooth import smooth_ece, smooth_ece_of
+
+MEANS: dict[Callable[..., float], Callable[[Scores], np.ndarray]] = {
+    nll: lambda s: -s.log_true,
+    brier: lambda s: s.brier,
+    error: lambda s: ~s.correct,
+    overconfidence: lambda s: s.residual,
+}
+"""Metrics that are means of a per-sample value."""
+TOP_LABEL_ERRORS = (ece, adaptive_ece, mce, debiased_ece, smooth_ece)
+CALIBRATION_ERRORS = (*TOP_LABEL_ERRORS, classwise_ece)
+
+_UNITS = 2000
+"""Rows are resampled in at most this many random groups: their sums have the moments of the rows' own."""
+
+
+class Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+class UnderCalibration(NamedTuple):
+    value: float
+    """The mean of the metric over labels drawn from the probabilities themselves."""
+    p: float | None
+    """How often such labels give at least the observed value; None where no labels were given."""
+
+
+def bootstrap(
+    metric: Callable[..., float],
+    probs: Array | Scores,
+    labels: Array | None = None,
+    other: Array | Scores | None = None,
+    *,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    bins: int = 15,
+) -> Interval:
+    """The metric with a bias-corrected interval; with ``other``, of metric(probs) - metric(other), rows paired.
+
+    Any function of (probs, labels) will do; those of this package are computed from sums, all resamples at once.
+    """
+    first = Resampler(score(probs, labels), resamples, seed, bins)
+    if other is None:
+        return first.interval(metric, level)
+    second = Resampler(score(other, first.scores.labels if labels is None else labels), resamples, seed, bins)
+    if len(first.scores) != len(second.scores):
+        raise InputError(
+            f"other: {len(second.scores)} rows, where probs has {len(first.scores)}; a pair needs the same rows"
+        )
+    return first.difference(second, metric, level)
+
+
+def under_calibration(
+    metric: Callable[..., float],
+    probs: Array | Scores,
+    labels: Array | None = None,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+    bins: int = 15,
+) -> UnderCalibration:
+    """What a perfectly calibrated model with these probabilities would show, and, with labels, the p-value."""
+    if labels is None and not isinstance(probs, Scores):
+        p = np.asarray(probs)
+        placeholder = Resampler(score(probs, np.zeros(len(p), np.int64)), resamples, seed, bins)
+        return UnderCalibration(float(placeholder.calibrated(metric).mean()), None)
+    return Resampler(score(probs, labels), resamples, seed, bins).test(metric)
+
+
+@dataclass(frozen=True)
+class Resampler:
+    """The resamples of one set of predictions, shared by all metrics that ask for them."""
+
+    scores: Scores
+    resamples: int = 1000
+    seed: int = 0
+    bins: int = 15
+
+    def __post_init__(self) -> None:
+        count(self.resamples, "resamples")
+        count(self.bins, "bins")
+
+    # ------------------------------------------------------------------ resampling rows
+
+    @cached_property
+    def _unit(self) -> np.ndarray:
+        """(N,) the random group of each row."""
+        n = len(self.scores)
+        return self._rng("units").permutation(n) * min(n, _UNITS) // n
+
+    @cached_property
+    def _extra(self) -> np.ndarray:
+        """(resamples, units) how often each group is drawn, less one."""
+        units = int(self._unit.max()) + 1
+        return self._rng("rows").multinomial(units, np.full(units, 1 / units), self.resamples) - 1.0
+
+    def _noise(self, index: np.ndarray, weight: np.ndarray, size: int) -> np.ndarray:
+        """(resamples, size): what resampling adds to the sums of ``weight`` by ``index``, divided by n."""
+        units = self._extra.shape[1]
+        sums = np.bincount(self._unit * size + index, weight, units * size).reshape(units, size)
+        return self._extra @ sums / len(self.scores)
+
+    # ------------------------------------------------------------------ the predicted class
+
+    @cached_property
+    def _cells(self) -> fields.Cells:
+        return fields.cells_of(self.scores, self.bins)
+
+    @cached_property
+    def _cell_sums(self) -> np.ndarray:
+        return np.bincount(self._cells.index, self.scores.residual) / len(self.scores)
+
+    @cached_property
+    def _cell_noise(self) -> np.ndarray:
+        return self._noise(self._cells.index, self.scores.residual, len(self._cells.count))
+
+    @cached_property
+    def _calibrated_cell_sums(self) -> np.ndarray:
+        """(resamples, cells) with outcomes drawn from the confidences, which hardly vary within a cell."""
+        cells = self._cells
+        wins = self._rng("outcomes").binomial(
+            cells.count, np.clip(cells.mean, 0, 1), (self.resamples, len(cells.count))
+        )
+        return (cells.confidence - wins) / len(self.scores)
+
+    def _field(self, metric: Callable[..., float]) -> fields.Field:
+        return fields.top_label_field(metric.__name__, self.scores, self._cells, self.bins, self.value(metric))
+
+    # ------------------------------------------------------------------ all classes
+
+    @cached_property
+    def _class_field(self) -> fields.ClassField:
+        return fields.class_field(self.scores, self.bins)
+
+    @cached_property
+    def _calibrated_class_sums(self) -> np.ndarray:
+        """(resamples, K * bins): forecast less observed, with labels drawn from the probabilities."""
+        field, s = self._class_field, self.scores
+        size, n = s.classes * self.bins, len(s)
+        p = s.probs.cpu().numpy()
+        top = p.argmax(1)
+        top_cell = field.cell[np.arange(n), top]
+        cumulative = np.cumsum(np.where(np.arange(s.classes) == top[:, None], 0, p), axis=1, dtype=np.float64)
+        miss = cumulative[:, -1].copy()
+        cumulative += np.arange(n)[:, None] * 2.0  # one rising sequence, so that one search serves all rows
+        flat = cumulative.ravel()
+        all_right = np.bincount(top_cell, minlength=size)
+        rng = self._rng("labels")
+        sums = np.empty((self.resamples, size))
+        for r in range(self.resamples):
+            u = rng.random(n)
+            row = np.flatnonzero(u < miss)  # here the label is not the most probable class
+            drawn = np.searchsorted(flat, u[row] + 2.0 * row, "right") - row * s.classes
+            drawn = np.minimum(drawn, s.classes - 1)
+            wins = all_right - np.bincount(top_cell[row], minlength=size)
+            wins += np.bincount(field.cell[row, drawn], minlength=size)
+            sums[r] = field.forecast - wins / n
+        return sums
+
+    @cached_property
+    def _class_noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """(resamples, K * bins) noise of the classwise field and its standard error.
+
+        Most entries hold few labels, where resampling rows sees too little noise; labels drawn from the probabilities
+        do not, and are scaled, bin by bin over all classes, to the variance that resampling finds.
+        """
+        field = self._class_field
+        drawn, sampled = (v.reshape(-1, self.bins).sum(0) for v in (field.drawn_variance, field.sampled_variance))
+        ratio = np.sqrt(np.divide(sampled, drawn, out=np.ones_like(drawn), where=drawn > 0))
+        ratio = np.tile(ratio, self.scores.classes)
+        return self._calibrated_class_sums * ratio, np.sqrt(field.drawn_variance) * ratio
+
+    @cached_property
+    def _class_row_noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same from resampled rows, which two sets of predictions share."""
+        field, s = self._class_field, self.scores
+        noise = np.zeros((self.resamples, s.classes * self.bins))
+        residual = s.probs.double().cpu().numpy()
+        residual[np.arange(len(s)), s.labels.cpu().numpy()] -= 1
+        for k in range(s.classes):
+            cells = slice(k * self.bins, (k + 1) * self.bins)
+            noise[:, cells] = self._noise(field.cell[:, k] - k * self.bins, residual[:, k], self.bins)
+        return noise, noise.std(0)
+
+    # ------------------------------------------------------------------ the answers
+
+    def calibrated(self, metric: Callable[..., float]) -> np.ndarray:
+        """(resamples,) the metric with labels drawn from the probabilities."""
+        if metric is smooth_ece:
+            return smooth_ece_of(fields.on_grid(self._cells, self._calibrated_cell_sums), steps=12)
+        if metric in TOP_LABEL_ERRORS:
+            field = self._field(metric)
+            return field.value(field.project(self._calibrated_cell_sums))
+        if metric is classwise_ece:
+            return np.abs(self._calibrated_class_sums).sum(1) / self.scores.classes
+        return np.array([self._call(metric, self.scores.probs, y) for y in self._drawn_labels()])
+
+    def test(self, metric: Callable[..., float]) -> UnderCalibration:
+        """The metric's mean under calibration, and the p-value of the observed value."""
+        if metric not in self._tests:
+            self._tests[metric] = self._test(metric)
+        return self._tests[metric]
+
+    @cached_property
+    def _tests(self) -> dict[Callable[..., float], UnderCalibration]:
+        return {}
+
+    def _test(self, metric: Callable[..., float]) -> UnderCalibration:
+        drawn, value = self.calibrated(metric), self.value(metric)
+        at_least = drawn >= value
+        if metric is smooth_ece:  # exact, where the means above are on a coarse grid
+            field = self._field(metric)
+            at_least = field.norm(field.project(self._calibrated_cell_sums)) >= value
+        return UnderCalibration(float(drawn.mean()), (1 + int(np.count_nonzero(at_least))) / (1 + len(drawn)))
+
+    def interval(self, metric: Callable[..., float], level: float = 0.95) -> Interval:
+        """The metric's value and its bias-corrected interval."""
+        value = self.value(metric)
+        if metric in MEANS:
+            return _containing(value, *_quantiles(value + self._mean_noise(metric), level))
+        if metric in CALIBRATION_ERRORS:
+            inversion = self._inversion(metric)
+            tail = (1 - level) / 2
+            low = 0.0 if self.test(metric).p > tail else inversion.true_error(tail)
+            return _containing(value, low, inversion.true_error(1 - tail))
+        draws = self._resampled(metric)
+        return _containing(value, *_quantiles(draws - (draws.mean() - value), level))
+
+    def difference(self, other: Resampler, metric: Callable[..., float], level: float = 0.95) -> Interval:
+        """The interval of this metric less the other's, the same rows resampled for both."""
+        value = self.value(metric) - other.value(metric)
+        if metric in MEANS:
+            draws = value + self._mean_noise(metric) - other._mean_noise(metric)
+        elif metric in CALIBRATION_ERRORS:
+            mine, theirs = (r._inversion(metric, paired=True).errors_of_estimate() for r in (self, other))
+            draws = value - (mine - theirs)
+        else:
+            draws = self._resampled(metric) - other._resampled(metric)
+            draws -= draws.mean() - value
+        return _containing(value, *_quantiles(draws, level))
+
+    def value(self, metric: Callable[..., float]) -> float:
+        return self._call(metric, self.scores)
+
+    def _call(self, metric: Callable[..., float], *arguments: object) -> float:
+        binned = metric in CALIBRATION_ERRORS and metric is not smooth_ece
+        return metric(*arguments, bins=self.bins) if binned else metric(*arguments)
+
+    def _mean_noise(self, metric: Callable[..., float]) -> np.ndarray:
+        values = MEANS[metric](self.scores).astype(np.float64)
+        if not np.isfinite(values).all():
+            return np.zeros(self.resamples)
+        return self._noise(np.zeros(len(values), np.int64), values - values.mean(), 1)[:, 0]
+
+    def _inversion(self, metric: Callable[..., float], paired: bool = False) -> _Inversion:
+        if metric is classwise_ece:
+            field = self._class_field
+            noise, error = self._class_row_noise if paired else self._class_noise
+            return _Inversion(field.observed, noise, error, lambda x: np.abs(x).sum(-1) / self.scores.classes)
+        field = self._field(metric)
+        noise = field.project(self._cell_noise)
+        return _Inversion(field.project(self._cell_sums), noise, noise.std(0), field.norm)
+
+    def _resampled(self, metric: Callable[..., float]) -> np.ndarray:
+        """(resamples,) any metric on resampled rows, one call each."""
+        rng, s = self._rng("rows"), self.scores
+        draws = (rng.integers(0, len(s), len(s)) for _ in range(self.resamples))
+        return np.array([metric(s.probs[rows], s.labels[rows]) for rows in draws])
+
+    def _drawn_labels(self) -> Iterator[np.ndarray]:
+        rng = self._rng("labels")
+        cumulative = np.cumsum(self.scores.probs.cpu().numpy(), axis=1, dtype=np.float64)
+        for _ in range(self.resamples):
+            u = rng.random((len(cumulative), 1)) * cumulative[:, -1:]
+            yield (u >= cumulative).sum(1)
+
+    def _rng(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *purpose.encode()])
+
+
+@dataclass(frozen=True)
+class _Inversion:
+    """Which true fields would show the observed value, along the line that moves every gap by its standard error."""
+
+    observed: np.ndarray
+    noise: np.ndarray
+    error: np.ndarray
+    norm: Callable[[np.ndarray], np.ndarray]
+
+    def true_error(self, tail: float) -> float:
+        """The norm of the field under which the observed value is exceeded with probability ``tail``."""
+        return float(self.norm(self._at(self._multiple(tail))))
+
+    def errors_of_estimate(self) -> np.ndarray:
+        """(resamples,) estimate less truth, were the truth the field that makes the observed value its median."""
+        center = self._at(self._multiple(0.5))
+        return self.norm(center + self.noise) - self.norm(center)
+
+    def _at(self, multiple: float) -> np.ndarray:
+        return np.sign(self.observed) * np.maximum(np.abs(self.observed) - multiple * self.error, 0)
+
+    def _multiple(self, tail: float) -> float:
+        shown = self.norm(self.observed)
+        slack = 1e-12 * max(shown, 1e-12)
+
+        def exceeded(multiple: float) -> float:
+            return float(np.mean(self.norm(self._at(multiple) + self.noise) >= shown - slack))
+
+        certain = self.error > 0
+        if not certain.any():
+            return 0.0
+        low, high = -20.0, float((np.abs(self.observed[certain]) / self.error[certain]).max()) + 1.0
+        if exceeded(high) > tail:
+            return high  # even no gap at all would show it
+        for _ in range(25):
+            middle = (low + high) / 2
+            low, high = (middle, high) if exceeded(middle) > tail else (low, middle)
+        return (low + high) / 2
+
+
+def _quantiles(draws: np.ndarray, level: float) -> tuple[float, float]:
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _containing(value: float, low: float, high: float) -> Interval:
+    return Interval(value, min(low, value), max(high, value))

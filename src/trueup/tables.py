@@ -1,0 +1,46 @@
+"""Numbers for people: rich tables, and the same as text."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SHARES = ("error", "ece", "adaptive_ece", "mce", "classwise_ece", "debiased_ece", "smooth_ece")
+"""Metrics that are shares, and are shown in per cent."""
+
+TITLES = {
+    "nll": "NLL",
+    "brier": "Brier score",
+    "error": "error",
+    "ece": "ECE",
+    "adaptive_ece": "adaptive ECE",
+    "mce": "MCE",
+    "classwise_ece": "classwise ECE",
+    "debiased_ece": "debiased ECE",
+    "smooth_ece": "smooth ECE",
+}
+
+
+def number(metric: str, value: float | None) -> str:
+    """A metric's value as a reader wants it: shares in per cent, the rest with four decimals."""
+    if value is None:
+        return ""
+    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4f}"
+
+
+def table(title: str, *columns: str) -> Table:
+    """An empty table with the first column to the left and the others to the right."""
+    made = Table(title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return made
+
+
+def text(renderable: Any, width: int = 110) -> str:
+    """What a rich object prints, without colours."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(renderable)
+    return console.file.getvalue().rstrip()  # type: ignore[union-attr]
