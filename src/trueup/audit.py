@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -51,7 +52,9 @@ class Audit:
         """The finding in a sentence."""
         gap, ece = self.overconfidence, self.metrics["ece"]
         if ece.p is not None and ece.p > 0.05:
-            return f"No miscalibration found: ECE {100 * ece.value:.2f} %, where a calibrated model would show {100 * (ece.calibrated or 0):.2f} %."
+            expected = 100 * (ece.calibrated or 0)
+            found = f"ECE {100 * ece.value:.2f} %, where a calibrated model would show {expected:.2f} %"
+            return f"No miscalibration found: {found}."
         if gap.low is not None and gap.high is not None and gap.low <= 0 <= gap.high:
             return f"Miscalibrated, neither over- nor under-confident on the whole: ECE {100 * ece.value:.2f} %."
         word = "Over-confident" if gap.value > 0 else "Under-confident"
@@ -92,7 +95,7 @@ class Audit:
         for name, measure in self.metrics.items():
             cells = [tables.TITLES[name], tables.number(name, measure.value)]
             if self.resamples:
-                interval = f"{tables.number(name, measure.low)} to {tables.number(name, measure.high)}"
+                interval = f"{tables.number(name, measure.low, unit='')} to {tables.number(name, measure.high)}"
                 p = "" if measure.p is None else f"{measure.p:.3f}"
                 cells += [interval, tables.number(name, measure.calibrated), p]
             shown.add_row(*cells)
@@ -148,7 +151,7 @@ def audit(
         confident_accuracy=confident.accuracy,
         level=level,
         resamples=resamples,
-        source=str(predictions.meta.get("file", "")),
+        source=Path(str(predictions.meta.get("file", ""))).name,
     )
 
 

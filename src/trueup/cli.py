@@ -111,6 +111,7 @@ def calibrate(
         "saved": None if save is None else str(save),
     }
     shown = tables.table(f"{method}, fitted to {len(predictions)} samples", "", "")
+    shown.columns[1].justify, shown.show_header = "left", False
     for name, value in content["params"].items():
         shown.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
     if report is not None:
@@ -153,9 +154,11 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Fit every calibrator to VAL, judge it on TEST, and show all side by side."""
-    both = [trueup.load(file, binary=binary, ignore=ignore or ()) for file in (val, test)]
+    fitted_on, judged_on = (trueup.load(file, binary=binary, ignore=ignore or ()) for file in (val, test))
     with _progress("comparing") as progress:
-        found = trueup.compare(*both, method or DEFAULT, resamples=resamples, seed=seed, progress=progress)
+        found = trueup.compare(
+            fitted_on, judged_on, method or DEFAULT, resamples=resamples, seed=seed, progress=progress
+        )
     _print(found, found.to_list(), as_json)
 
 
@@ -196,22 +199,24 @@ def _print(for_people: Any, for_programs: Any, as_json: bool) -> None:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, once the work has taken a second."""
+    """A bar on stderr, where that is a terminal, once the work has taken a second."""
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
+        console=console, transient=True,
     )  # fmt: skip
     task, begun = bar.add_task(what, total=1.0), time.monotonic()
 
     def advance(share: float) -> None:
-        if not bar.live.is_started and time.monotonic() - begun > 1:
+        if console.is_terminal and not bar.live.is_started and time.monotonic() - begun > 1:
             bar.start()
         bar.update(task, completed=share)
 
     try:
         yield advance
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, RenderResult
 
 from trueup import tables
 from trueup.audit import Measure, audit, finite
@@ -15,10 +15,18 @@ from trueup.calibrators import CALIBRATORS, CalibrationMap, Calibrator, calibrat
 from trueup.inputs import InputError
 from trueup.predictions import Predictions
 
-DEFAULT = tuple(name for name in CALIBRATORS if name != "focal-map") + ("softplus+vector",)
+DEFAULT = (*(name for name in CALIBRATORS if name != "focal-map"), "softplus+vector")
 """All that need no argument, and a chain."""
 
-SHOWN = ("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "error")
+SHOWN = {
+    "nll": "NLL",
+    "ece": "ECE",
+    "adaptive_ece": "adapt.",
+    "classwise_ece": "classw.",
+    "smooth_ece": "smooth",
+    "error": "error",
+}
+"""The metrics of the table, and their short titles."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +66,24 @@ class Comparison:
             found.append(finite(entry | ({"note": row.note} if row.note else {})))
         return found
 
-    def __rich__(self) -> Group:
-        title = f"fitted on {self.n_val} samples, judged on {self.n_test} others, {self.classes} classes"
-        shown = tables.table(title, "calibrator", *(tables.TITLES[name] for name in SHOWN), "fit s", "parameters")
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= 120
+        title = f"fitted on {self.n_val} samples, judged on {self.n_test} others, {self.classes} classes; errors in %"
+        shown = tables.table(title, "calibrator", *SHOWN.values(), "fit s", *(["parameters"] if wide else []))
         best = {name: min(row.metrics[name].value for row in self.rows) for name in SHOWN}
         for row in self.rows:
             cells = []
             for name in SHOWN:
-                cell = tables.number(name, row.metrics[name].value)
+                cell = tables.number(name, row.metrics[name].value, unit="")
                 cells.append(f"[bold]{cell}[/]" if row.metrics[name].value == best[name] else cell)
-            shown.add_row(row.calibrator, *cells, f"{row.fit_seconds:.2f}", _brief(row.params))
-        notes = [f"{row.calibrator} chose {row.note}" for row in self.rows if row.note]
-        return Group(shown, *notes)
+            shown.add_row(row.calibrator, *cells, f"{row.fit_seconds:.2f}", *([_brief(row.params)] if wide else []))
+        yield shown
+        for row in self.rows:
+            if row.note:
+                yield f"\n{row.calibrator} chose {row.note}"
 
     def __str__(self) -> str:
-        return tables.text(self, width=150)
+        return tables.text(self, width=80)
 
     __repr__ = __str__
 
@@ -115,7 +126,7 @@ def params_of(made: CalibrationMap) -> dict[str, Any]:
         if name == "maps":
             for step in value:
                 found |= {f"{step.kind}.{k}": v for k, v in params_of(step).items()}
-        else:
+        elif name != "weight" or value.ndim:  # one weight for all classes is 1: the temperature holds it
             found[name] = list(value.shape) if hasattr(value, "shape") and value.ndim else _number(value)
     return found
 

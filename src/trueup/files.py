@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,8 +101,9 @@ def _from_arrays(
 
 def _read_npz(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
+        with open(path, "rb") as file:  # numpy leaves a damaged file open that it has opened itself
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
                 raise InputError(f"{path}: a single array; expected an .npz with logits or probs, and labels")
             given, values, labels = _from_arrays(path, arrays.files, arrays.__getitem__, ignore)
             names = tuple(map(str, arrays["class_names"])) if "class_names" in arrays.files else None
@@ -190,8 +192,9 @@ def _read_text(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
         given, wanted, names = _columns(path, header, binary, ignore)
         options = {"delimiter": delimiter, "skiprows": 1, "comments": None, "quotechar": '"', "encoding": "utf-8-sig"}
         position = {name: i for i, name in enumerate(header)}
-        values = np.loadtxt(path, usecols=[position[name] for name in wanted], ndmin=2, **options)
-        labels = np.loadtxt(path, usecols=position["label"], ndmin=1, dtype=str, **options)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # a header alone is an empty table
+            values = np.loadtxt(path, usecols=[position[name] for name in wanted], ndmin=2, **options)
+            labels = np.loadtxt(path, usecols=position["label"], ndmin=1, dtype=str, **options)
     except InputError:
         raise
     except (ValueError, UnicodeDecodeError, csv.Error, StopIteration, OSError) as error:

@@ -127,8 +127,9 @@ def _maxima_by_bits(x: Tensor, top: Tensor, sums: Tensor) -> bool:
     return bool(maxima.max() < np.array(np.inf, x.numpy().dtype).view(unsigned))
 
 
-def labels(value: Array, rows: int, classes: int, name: str = "labels") -> Tensor:
-    """Checked (N,) labels as int64, each a whole number from 0 to classes - 1."""
+def labels(value: Array, of: Tensor, name: str = "labels") -> Tensor:
+    """Checked (N,) labels of the rows of an (N, K) matrix as int64, whole numbers from 0 to K - 1, on its device."""
+    rows, classes = of.shape
     y = as_tensor(value, name)
     if y.ndim != 1:
         raise InputError(f"{name}: expected one label a row, shape ({rows},), got {tuple(y.shape)}")
@@ -147,7 +148,7 @@ def labels(value: Array, rows: int, classes: int, name: str = "labels") -> Tenso
         raise InputError(
             f"{name}: row {row} is {float(y[row]):g}, outside 0 to {classes - 1} ({classes} classes, counted from 0)"
         )
-    return y.long()
+    return y.to(of.device, torch.int64)
 
 
 def row_blocks(x: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -231,6 +232,5 @@ def _explain_probabilities(block: Tensor, first: int, name: str, tolerance: floa
     missed = torch.nonzero((total - 1).abs() > tolerance)
     if len(missed):
         row = int(missed[0])
-        raise InputError(
-            f"{name}: row {first + row} sums to {float(total[row]):.6g}, not to one (allowed: {tolerance:.2g} off). {hint}"
-        )
+        off = f"sums to {float(total[row]):.6g}, not to one (allowed: {tolerance:.2g} off)"
+        raise InputError(f"{name}: row {first + row} {off}. {hint}")

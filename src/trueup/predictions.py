@@ -50,7 +50,7 @@ class Predictions:
         name = "logits" if probs is None else "probs"
         values = inputs.logits(logits) if probs is None else inputs.probabilities(probs)
         names = None if class_names is None else _checked_names(class_names, values.shape[1])
-        numbers = inputs.labels(_numbered(labels, names), *values.shape).to(values.device)
+        numbers = inputs.labels(_numbered(labels, names), values)
         vars(self).update(
             {"given": name, name: values, "labels": numbers, "class_names": names, "meta": dict(meta or {})}
         )
@@ -110,9 +110,8 @@ class Predictions:
         if kind not in (None, "logit", "probability"):
             raise InputError(f'kind: expected "logit" or "probability", got {kind!r}')
         if kind is None and not len(outside):
-            raise InputError(
-                'scores: all within [0, 1], so they could be probabilities or logits; say kind="probability" or kind="logit"'
-            )
+            either = 'say kind="probability" or kind="logit"'
+            raise InputError(f"scores: all within [0, 1], so they could be probabilities or logits; {either}")
         if kind == "probability":
             if len(outside):
                 row = int(outside[0])

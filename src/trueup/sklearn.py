@@ -16,8 +16,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, indexable
 from trueup.calibrators import Calibrator, calibrator
 from trueup.inputs import InputError
 
-_LEAST_LOG = float(np.log(np.finfo(np.float64).tiny))
-
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier whose ``predict_proba`` is calibrated.
@@ -37,6 +35,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     classes_ : the labels, in the order of the columns of ``predict_proba``
     estimator_ : the fitted estimator
     map_ : the fitted ``CalibrationMap``
+    least_logit_ : what stands for a probability of zero
     """
 
     def __init__(self, estimator: Any = None, method: str | Calibrator = "auto", cv: Any = 5) -> None:
@@ -53,58 +52,78 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError("requires y to be passed, but the target y is None")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        base: Any = LogisticRegression() if self.estimator is None else self.estimator
+        frozen = isinstance(base, FrozenEstimator)
+        self.classes_ = np.asarray(base.classes_) if frozen else np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError(f"y: {len(self.classes_)} class; calibration needs at least two classes")
-        base = LogisticRegression() if self.estimator is None else self.estimator
-        if isinstance(base, FrozenEstimator):
+        labels = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = np.flatnonzero(self.classes_[labels] != y)
+        if len(unknown):
+            raise InputError(f"y: row {unknown[0]} is {y[unknown[0]]!r}, which the fitted estimator does not know")
+        if frozen:
             self.estimator_ = base
             logits = self._logits(base, X)
         else:
-            logits = np.full((len(labels), len(self.classes_)), np.nan)
+            logits = np.full((len(labels), len(self.classes_)), -np.inf)
             for train, held_out in self._folds(labels).split(np.zeros(len(labels)), labels):
-                fitted = clone(base).fit(_safe_indexing(X, train), y[train])
+                fitted = self._clone(base).fit(_safe_indexing(X, train), y[train])
                 logits[held_out] = self._logits(fitted, _safe_indexing(X, held_out))
-            self.estimator_ = clone(base).fit(X, y)
+            self.estimator_ = self._clone(base).fit(X, y)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self.map_ = settings.fit(logits, labels)
+        # Half of the least probability that was ever given stands for none: a forest of fifty trees that says 0
+        # means less than 1/50, not 1e-308.
+        self.least_logit_ = float(logits[np.isfinite(logits)].min()) - np.log(2)
+        self.map_ = settings.fit(self._floored(logits), labels)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(samples, classes) calibrated probabilities."""
         check_is_fitted(self)
-        return self.map_(self._logits(self.estimator_, X))
+        return self.map_(self._floored(self._logits(self.estimator_, X)))
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class after calibration."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
+    @staticmethod
+    def _clone(estimator: Any) -> Any:
+        return clone(estimator)
+
     def _folds(self, labels: np.ndarray) -> Any:
         if not isinstance(self.cv, int | np.integer):
             return check_cv(self.cv, labels, classifier=True)
-        if self.cv < 2:
-            raise InputError(f"cv: expected at least 2 folds, got {self.cv}")
+        folds = int(self.cv)
+        if folds < 2:
+            raise InputError(f"cv: expected at least 2 folds, got {folds}")
         rarest = int(np.bincount(labels).min())
         if rarest < 2:  # a class with one sample cannot be in every fold, and need not be
-            return KFold(min(self.cv, len(labels)))
-        return StratifiedKFold(min(self.cv, rarest))
+            return KFold(min(folds, len(labels)))
+        return StratifiedKFold(min(folds, rarest))
 
     def _logits(self, fitted: Any, X: Any) -> np.ndarray:
-        """What an estimator says of X, a column for each class; a class it never saw gets the least there is."""
+        """What an estimator says of X, a column for each class; -inf for a class that it never saw or rules out."""
         columns = np.searchsorted(self.classes_, fitted.classes_)
-        if hasattr(fitted, "predict_proba"):
-            known = np.log(np.maximum(fitted.predict_proba(X), np.finfo(np.float64).tiny))
+        if hasattr(fitted, "predict_log_proba"):
+            with np.errstate(divide="ignore"):
+                known = fitted.predict_log_proba(X)
+        elif hasattr(fitted, "predict_proba"):
+            with np.errstate(divide="ignore"):
+                known = np.log(fitted.predict_proba(X))
         else:
             known = np.asarray(fitted.decision_function(X), dtype=np.float64)
             known = np.stack([np.zeros(len(known)), known], 1) if known.ndim == 1 else known
         if len(columns) == 1:
             known = known[:, :1] * 0.0  # an estimator that saw one class is sure of it
-        logits = np.full((len(known), len(self.classes_)), min(_LEAST_LOG, float(known.min())))
+        logits = np.full((len(known), len(self.classes_)), -np.inf)
         logits[:, columns] = known
         return logits
+
+    def _floored(self, logits: np.ndarray) -> np.ndarray:
+        return np.maximum(logits, self.least_logit_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

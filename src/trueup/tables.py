@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -24,16 +25,18 @@ TITLES = {
 }
 
 
-def number(metric: str, value: float | None) -> str:
+def number(metric: str, value: float | None, unit: str = " %") -> str:
     """A metric's value as a reader wants it: shares in per cent, the rest with four decimals."""
     if value is None:
         return ""
-    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4f}"
+    return f"{100 * value:.2f}{unit}" if metric in SHARES else f"{value:.4f}"
 
 
 def table(title: str, *columns: str) -> Table:
     """An empty table with the first column to the left and the others to the right."""
-    made = Table(title=title, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    made = Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
     for i, column in enumerate(columns):
         made.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     return made

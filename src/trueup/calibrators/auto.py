@@ -96,10 +96,9 @@ def _choose(losses: dict[str, np.ndarray], folds: int) -> tuple[str, str]:
     """The first whose mean loss is within one standard error, of the paired difference, of the least."""
     means = {name: float(loss.mean()) for name, loss in losses.items()}
     best = min(means, key=means.__getitem__)
-    for name, loss in losses.items():
-        excess = loss - losses[best]
-        if excess.mean() <= excess.std(ddof=1) / np.sqrt(len(excess)):
-            break
+    excess = {name: loss - losses[best] for name, loss in losses.items()}
+    close = [name for name, e in excess.items() if e.mean() <= e.std(ddof=1) / np.sqrt(len(e))]
+    name = close[0]  # the best itself is among them
     rivals = ", ".join(f"{other} {mean:.4f}" for other, mean in means.items() if other != name)
     why = "the least" if name == best else f"the simplest within one standard error of {best}"
     return name, f"{name}: {folds}-fold cross-validated NLL {means[name]:.4f}, {why}; {rivals}"

@@ -1,6 +1,7 @@
 """The contract of every calibrator: frozen settings, and the map that ``fit`` makes of them.
 
-A map is an ``nn.Module`` whose numbers are plain floats or buffers, so it survives ``torch.export``; on disk it is JSON.
+A map is an ``nn.Module`` whose numbers are plain floats or buffers, so it survives ``torch.export``. On disk it is
+JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Calibrator(ABC):
     def fit(self, logits: Array, labels: Array, *, progress: Progress | None = None) -> CalibrationMap:
         """The map fitted to ``logits`` (N, K) and ``labels`` (N,). A class without a label is no error."""
         z = inputs.logits(logits)
-        y = inputs.labels(labels, *z.shape).to(z.device)
+        y = inputs.labels(labels, z)
         with torch.no_grad():
             return self.fit_checked(z, y, progress or _silent)
 
@@ -167,7 +168,10 @@ def map_from_dict(content: dict[str, Any], kinds: dict[str, type[CalibrationMap]
     if content.get("kind") not in kinds:
         raise InputError(f"{where}: unknown kind of map {content.get('kind')!r}; known: {', '.join(sorted(kinds))}")
     try:
-        made = kinds[content["kind"]](classes=int(content["classes"]), **content["values"])
+        values = dict(content["values"])
+        if "maps" in values:
+            values["maps"] = [map_from_dict(step, kinds, where) for step in values["maps"]]
+        made = kinds[content["kind"]](classes=int(content["classes"]), **values)
         report = content.get("fit_report")
         made.fit_report = FitReport(**_python_report(report)) if report else None
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
@@ -176,6 +180,10 @@ def map_from_dict(content: dict[str, Any], kinds: dict[str, type[CalibrationMap]
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, CalibrationMap):
+        return value.to_dict()
     return value.tolist() if isinstance(value, Tensor) else value
 
 

@@ -25,6 +25,8 @@ class TableMap(CalibrationMap):
     """A function of each class's probability, given by its values between (or, interpolated, at) the knots."""
 
     kind = "table"
+    knots: Tensor
+    levels: Tensor
 
     def __init__(
         self, classes: int, knots: Any, levels: Any, interpolate: bool, fit_report: FitReport | None = None

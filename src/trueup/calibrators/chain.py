@@ -22,14 +22,18 @@ class ChainMap(CalibrationMap):
         super().__init__(classes, fit_report)
         self.maps = nn.ModuleList(maps)
 
+    @property
+    def steps(self) -> list[CalibrationMap]:
+        return [step for step in self.maps if isinstance(step, CalibrationMap)]
+
     def scores(self, logits: Tensor) -> Tensor:
-        *before, last = self.maps
+        *before, last = self.steps
         for step in before:
             logits = step.log_probs(logits)
         return last.scores(logits)
 
     def values(self) -> dict[str, Any]:
-        return {"maps": list(self.maps)}
+        return {"maps": self.steps}
 
 
 @dataclass(frozen=True, init=False)
@@ -49,7 +53,7 @@ class Chain(Calibrator):
         return all(step.keeps_ranking for step in self.steps)
 
     def fit_checked(self, z: Tensor, y: Tensor, progress: Progress, near: CalibrationMap | None = None) -> ChainMap:
-        starts = list(near.maps) if isinstance(near, ChainMap) else [None] * len(self.steps)
+        starts = near.steps if isinstance(near, ChainMap) else [None] * len(self.steps)
         maps, x = [], z
         for i, (step, start) in enumerate(zip(self.steps, starts, strict=True)):
             maps.append(step.fit_checked(x, y, progress, start))

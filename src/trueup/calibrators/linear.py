@@ -28,14 +28,17 @@ class LinearMap(CalibrationMap):
     """softmax(A x + b), x = log_softmax(z / T); A is a matrix (K, K), a diagonal (K,) or one number."""
 
     kind = "linear"
+    weight: Tensor
+    bias: Tensor
 
     def __init__(
         self, classes: int, temperature: float, weight: Any, bias: Any, fit_report: FitReport | None = None
     ) -> None:
         super().__init__(classes, fit_report)
         self.temperature = float(temperature)
-        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64))
-        self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float64))
+        # Clones: what the solver returns are views of one vector, which cannot be saved apart.
+        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64).clone())
+        self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float64).clone())
         if self.weight.shape not in ((), (classes,), (classes, classes)) or self.bias.shape != (classes,):
             raise InputError(
                 f"weight {tuple(self.weight.shape)} and bias {tuple(self.bias.shape)} for {classes} classes"

@@ -78,12 +78,14 @@ class Softplus(Calibrator):
             starts = [np.log([near.slope, near.rate, near.bend])]
         else:
             starts = [np.array([log_b, 0.0, 0.0]) + np.log(start) for start in _STARTS]
-        found = solve.family_by_nll(family, z, y, starts, _LOWER, _UPPER)
+        # Its valleys are long and flat where data are few: a ten-thousandth of a sample's NLL is not worth a step.
+        found = solve.family_by_nll(family, z, y, starts, _LOWER, _UPPER, tolerance=1e-4 / len(z))
         if found.value > plain.nll:  # never worse than the temperature alone, which is the map without a bend
             found = solve.Minimum(np.array([log_b, 0.0, _LOWER[2]]), plain.nll, plain.iterations, plain.converged)
         at_bound = bool(((found.x <= _LOWER) | (found.x >= _UPPER)).any())
         report = FitReport("nll", nll_of(z, y), found.value, found.iterations, found.converged, at_bound)
-        return SoftplusMap(z.shape[1], *np.exp(found.x), report)
+        slope, rate, bend = np.exp(found.x).tolist()
+        return SoftplusMap(z.shape[1], slope, rate, bend, report)
 
 
 _STARTS = ((0.7, 1.0, 1.0), (0.6, 0.4, 5.0), (0.5, 3.0, 30.0))

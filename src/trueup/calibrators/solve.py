@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,17 +45,17 @@ def temperature_by_nll(z: Tensor, y: Tensor) -> Temperature:
     top, mean = _row_top_and_mean(z)
     own = z.gather(1, y[:, None])[:, 0].double() - top.double()
     mean_own = float(own.mean())
-    if mean_own == 0.0:  # every label holds the maximum: the larger b, the better
-        return _end(z, top, mean_own, 1 / LOWEST)
     if float((mean - top.double()).mean()) >= mean_own:  # labels no more likely than chance: the smaller b, the better
         return _end(z, top, mean_own, 1 / HIGHEST)
+    if mean_own == 0.0:  # every label holds the maximum: the larger b, the better
+        return _end(z, top, mean_own, 1 / LOWEST)
     dtype, b = _dtype(z), 1.0
     for step in _strides(z):
         some, some_top, some_own = z[::step], top[::step], float(own[::step].mean())
         if step > 1 and float((mean[::step] - some_top.double()).mean()) < some_own < 0.0:
-            b, _, _ = _newton(lambda b: _nll_in_b(some, some_top, some_own, b, dtype), b, tolerance=1e-2)
+            b, _, _ = _newton(partial(_nll_in_b, some, some_top, some_own, dtype), b, tolerance=1e-2)
     tolerance = 1e-5 if dtype == torch.float64 else 1e-4
-    b, passes, value = _newton(lambda b: _nll_in_b(z, top, mean_own, b, dtype), b, tolerance)
+    b, passes, value = _newton(partial(_nll_in_b, z, top, mean_own, dtype), b, tolerance)
     if not 1 / HIGHEST < b < 1 / LOWEST:
         return _end(z, top, mean_own, b)
     return Temperature(1 / b, value, passes, True, False)
@@ -81,7 +83,7 @@ def _dtype(z: Tensor) -> torch.dtype:
 
 
 def _end(z: Tensor, top: Tensor, mean_own: float, b: float) -> Temperature:
-    return Temperature(1 / b, _nll_in_b(z, top, mean_own, b, torch.float64)[0], 1, True, True)
+    return Temperature(1 / b, _nll_in_b(z, top, mean_own, torch.float64, b)[0], 1, True, True)
 
 
 def _newton(
@@ -94,7 +96,9 @@ def _newton(
     """
     least, most = 1 / HIGHEST, 1 / LOWEST
     low, high = 0.0, np.inf  # the slope is known to be negative at low and positive at high
-    for passes in range(1, 200):
+    passes = 0
+    while True:
+        passes += 1
         value, slope, curvature = evaluate(b)
         low, high = (b, high) if slope < 0 else (low, b)
         # Beyond a factor of four the quadratic is not to be trusted, beyond the bracket it is wrong.
@@ -102,13 +106,13 @@ def _newton(
         proposed = min(max(b + step, b / 4, least), 4 * b, most) if slope else b
         if not low <= proposed <= high:
             proposed = (low * high) ** 0.5
-        if abs(proposed - b) <= tolerance * b and (proposed not in (least, most) or proposed == b):
+        close = abs(proposed - b) <= tolerance * b and (proposed not in (least, most) or proposed == b)
+        if close or passes == 200:
             return proposed, passes, value + slope * (proposed - b) / 2
         b = proposed
-    return b, passes, value
 
 
-def _nll_in_b(z: Tensor, top: Tensor, mean_own: float, b: float, dtype: torch.dtype) -> tuple[float, float, float]:
+def _nll_in_b(z: Tensor, top: Tensor, mean_own: float, dtype: torch.dtype, b: float) -> tuple[float, float, float]:
     """Mean NLL of softmax(b z), its slope and its curvature in b."""
     total = torch.zeros(3, dtype=torch.float64, device=z.device)
     ones = z.new_ones(z.shape[1], dtype=dtype)
@@ -136,7 +140,13 @@ class Minimum:
 
 
 def family_by_nll(
-    family: Family, z: Tensor, y: Tensor, starts: list[np.ndarray], lower: np.ndarray, upper: np.ndarray
+    family: Family,
+    z: Tensor,
+    y: Tensor,
+    starts: list[np.ndarray],
+    lower: np.ndarray,
+    upper: np.ndarray,
+    tolerance: float = 1e-11,
 ) -> Minimum:
     """The parameters of a small family of maps with the least NLL, from the best of several starts.
 
@@ -149,18 +159,25 @@ def family_by_nll(
             (minimise(evaluate, x, lower, upper, tolerance=1e-6, limit=10) for x in starts), key=lambda m: m.value
         )
         if step == 1:
-            return minimise_family(family, z, y, best.x, lower, upper)
+            return minimise_family(family, z, y, best.x, lower, upper, tolerance)
         if best.value > evaluate(np.clip(starts[0], lower, upper))[0] - 2 * step / len(z):
             break
         starts = [best.x]
-    return minimise_family(family, z, y, starts[0], lower, upper)
+    return minimise_family(family, z, y, starts[0], lower, upper, tolerance)
 
 
 def minimise_family(
-    family: Family, z: Tensor, y: Tensor, start: np.ndarray, lower: np.ndarray, upper: np.ndarray
+    family: Family,
+    z: Tensor,
+    y: Tensor,
+    start: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    tolerance: float = 1e-11,
 ) -> Minimum:
     """The minimum of the NLL over all rows that descent from ``start`` reaches."""
-    tolerance = 1e-11 if _dtype(z) == torch.float64 else 1e-8
+    if _dtype(z) != torch.float64:
+        tolerance = max(tolerance, 1e-8)
     return minimise(_nll_of_family(family, z, y, _dtype(z)), start, lower, upper, tolerance=tolerance)
 
 
@@ -209,40 +226,50 @@ def minimise(
     radius = 1.0
     for iteration in range(1, limit + 1):
         rounding = tolerance * max(1.0, abs(value))
-        for _ in range(12):
-            step = _bounded_step(gradient, curvature, np.maximum(lower - x, -radius), np.minimum(upper - x, radius))
-            predicted = -(gradient @ step + step @ curvature @ step / 2)
-            if predicted <= rounding:
-                return Minimum(x, value, iteration, True)
+        model = _Model(gradient, _positive(curvature), lower - x, upper - x)
+        promised = model.step(_LONGEST_STEP)[1]
+        if promised <= rounding:
+            return Minimum(x, value, iteration, True)
+        step, promise = model.step(radius)
+        new_value, new_gradient, new_curvature = evaluate(x + step)
+        while new_value > value - 0.1 * promise + rounding:
+            radius = float(np.abs(step).max()) / 4
+            if radius < 1e-8:  # no descent: at an optimum up to rounding, or nowhere
+                return Minimum(x, value, iteration, promised <= 1e-8 * max(1.0, abs(value)))
+            step, promise = model.step(radius)
             new_value, new_gradient, new_curvature = evaluate(x + step)
-            if new_value <= value - 0.1 * predicted + rounding:
-                break
-            radius = np.abs(step).max() / 4
-        else:  # no descent: at an optimum up to rounding, or nowhere
-            return Minimum(x, value, iteration, bool(predicted <= 1e-8 * max(1.0, abs(value))))
-        if new_value <= value - 0.5 * predicted:
-            radius = min(_LONGEST_STEP, max(radius, 2 * np.abs(step).max()))
+        if new_value <= value - 0.5 * promise:
+            radius = min(_LONGEST_STEP, max(radius, 2 * float(np.abs(step).max())))
         curvature = _with_secant(new_curvature, step, new_gradient - gradient)
         x, value, gradient = x + step, new_value, new_gradient
     return Minimum(x, value, limit, False)
 
 
-def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """The step to the minimum of the quadratic model within a box around 0.
+class _Model(NamedTuple):
+    """A quadratic model of a function around a point, within bounds relative to that point."""
 
-    The coordinate that would leave the box furthest stays at its side, and the rest is solved again.
-    """
-    step, free = np.zeros_like(gradient), np.ones(len(gradient), bool)
-    while free.any():
-        fixed = gradient + curvature @ np.where(free, 0.0, step)
-        step[free] = -np.linalg.solve(_positive(curvature[np.ix_(free, free)]), fixed[free])
-        excess = np.where(free, np.maximum(lower - step, step - upper), 0.0)
-        worst = int(excess.argmax())
-        if excess[worst] <= 0:
-            break
-        step[worst] = np.clip(step, lower, upper)[worst]
-        free[worst] = False
-    return step
+    gradient: np.ndarray
+    curvature: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+    def step(self, size: float) -> tuple[np.ndarray, float]:
+        """The step to the minimum of the model within a box of this size, and the decrease that it promises.
+
+        The coordinate that would leave the box furthest stays at its side, and the rest is solved again.
+        """
+        lower, upper = np.maximum(self.lower, -size), np.minimum(self.upper, size)
+        step, free = np.zeros_like(self.gradient), np.ones(len(self.gradient), bool)
+        while free.any():
+            fixed = self.gradient + self.curvature @ np.where(free, 0.0, step)
+            step[free] = -np.linalg.solve(self.curvature[np.ix_(free, free)], fixed[free])
+            excess = np.where(free, np.maximum(lower - step, step - upper), 0.0)
+            worst = int(excess.argmax())
+            if excess[worst] <= 0:
+                break
+            step[worst] = np.clip(step, lower, upper)[worst]
+            free[worst] = False
+        return step, -float(self.gradient @ step + step @ self.curvature @ step / 2)
 
 
 def _with_secant(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:

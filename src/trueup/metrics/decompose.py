@@ -35,7 +35,7 @@ def brier_decomposition(probs: Array | Scores, labels: Array | None = None, bins
 class Outcome(NamedTuple):
     """Means over one group of samples; NaN where the group is empty."""
 
-    count: int
+    samples: int
     nll: float
     entropy: float
     true_probability: float

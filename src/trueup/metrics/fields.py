@@ -32,7 +32,7 @@ class Cells:
     width_bin: np.ndarray
     """(cells,) the bin of equal width."""
     mass_share: np.ndarray
-    """(cells, bins) the share of each cell in each bin of equal mass; a cell of equal confidences may lie in several."""
+    """(cells, bins) the share of each cell in each bin of equal mass; equal confidences may lie in several."""
 
     @property
     def mean(self) -> np.ndarray:
@@ -126,10 +126,10 @@ def _smooth_field(cells: Cells, width: float) -> Field:
 def on_grid(cells: Cells, sums: np.ndarray) -> np.ndarray:
     """(..., cells) sums of residuals -> (..., GRID), each shared between the two nearest points of a grid."""
     lower, share = grid_position(cells.mean, GRID)
-    out = np.zeros((*sums.shape[:-1], GRID))
+    onto = np.zeros((len(lower), GRID))
     for step, part in ((0, 1 - share), (1, share)):
-        np.add.at(out, (..., np.clip(lower + step, 0, GRID - 1)), sums * part)
-    return out
+        onto[np.arange(len(lower)), np.clip(lower + step, 0, GRID - 1)] += part
+    return sums @ onto
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Meter:
             "brier": brier / n,
             "error": wrong / n,
             "ece": float(gaps.sum() / n),
-            "adaptive_ece": _adaptive_ece(*sums["fine"], self.bins),
+            "adaptive_ece": _adaptive_ece(sums["fine"], self.bins),
             "mce": float((gaps[number > 0] / number[number > 0]).max()),
             "classwise_ece": float(np.abs(predicted - observed).sum() / (n * self.classes)),
             "confident_share": ConfidentShare(confident / n, right / confident if confident else float("nan")),
@@ -124,8 +124,9 @@ def _fine_cell(confidence: np.ndarray) -> np.ndarray:
     return np.minimum(((c + close) * (FINE / 2)).astype(np.int64), FINE - 1)
 
 
-def _adaptive_ece(number: np.ndarray, residual: np.ndarray, bins: int) -> float:
+def _adaptive_ece(fine: np.ndarray, bins: int) -> float:
     """Over bins of equal mass cut from the cells, each cell spread evenly over its ranks."""
+    number, residual = fine
     used = number > 0
     rank = np.concatenate([[0.0], np.cumsum(number[used])])
     total = np.concatenate([[0.0], np.cumsum(residual[used])])

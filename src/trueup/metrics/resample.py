@@ -202,7 +202,7 @@ class Resampler:
         """The same from resampled rows, which two sets of predictions share."""
         field, s = self._class_field, self.scores
         noise = np.zeros((self.resamples, s.classes * self.bins))
-        residual = s.probs.double().cpu().numpy()
+        residual = np.array(s.probs.cpu().numpy(), dtype=np.float64)  # a copy: the probabilities are the caller's
         residual[np.arange(len(s)), s.labels.cpu().numpy()] -= 1
         for k in range(s.classes):
             cells = slice(k * self.bins, (k + 1) * self.bins)
@@ -243,12 +243,14 @@ class Resampler:
     def interval(self, metric: Callable[..., float], level: float = 0.95) -> Interval:
         """The metric's value and its bias-corrected interval."""
         value = self.value(metric)
+        if not np.isfinite(value):
+            return Interval(value, value, value)
         if metric in MEANS:
             return _containing(value, *_quantiles(value + self._mean_noise(metric), level))
         if metric in CALIBRATION_ERRORS:
             inversion = self._inversion(metric)
             tail = (1 - level) / 2
-            low = 0.0 if self.test(metric).p > tail else inversion.true_error(tail)
+            low = 0.0 if (self.test(metric).p or 0.0) > tail else inversion.true_error(tail)
             return _containing(value, low, inversion.true_error(1 - tail))
         draws = self._resampled(metric)
         return _containing(value, *_quantiles(draws - (draws.mean() - value), level))
@@ -267,7 +269,10 @@ class Resampler:
         return _containing(value, *_quantiles(draws, level))
 
     def value(self, metric: Callable[..., float]) -> float:
-        return self._call(metric, self.scores)
+        """The metric of the samples themselves."""
+        if metric in MEANS or metric in CALIBRATION_ERRORS:
+            return self._call(metric, self.scores)
+        return self._call(metric, self.scores.probs, self.scores.labels)
 
     def _call(self, metric: Callable[..., float], *arguments: object) -> float:
         binned = metric in CALIBRATION_ERRORS and metric is not smooth_ece
@@ -275,8 +280,6 @@ class Resampler:
 
     def _mean_noise(self, metric: Callable[..., float]) -> np.ndarray:
         values = MEANS[metric](self.scores).astype(np.float64)
-        if not np.isfinite(values).all():
-            return np.zeros(self.resamples)
         return self._noise(np.zeros(len(values), np.int64), values - values.mean(), 1)[:, 0]
 
     def _inversion(self, metric: Callable[..., float], paired: bool = False) -> _Inversion:

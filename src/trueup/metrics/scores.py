@@ -8,7 +8,7 @@ A metric takes ``(probs, labels)``, or in place of both a ``Scores`` that was ma
 0.3333
 >>> scores = trueup.score(probs, labels)
 >>> [round(metric(scores), 4) for metric in (trueup.nll, trueup.brier, trueup.ece)]
-[0.4594, 0.3067, 0.0667]
+[0.4594, 0.3067, 0.3333]
 """
 
 from __future__ import annotations
@@ -133,18 +133,18 @@ def score(probs: Array | Scores, labels: Array | None = None) -> Scores:
     if labels is None:
         raise InputError("labels: missing; a metric takes (probs, labels)")
     p = inputs.matrix(probs, "probs")
-    y = inputs.labels(labels, *p.shape).to(p.device)
+    y = inputs.labels(labels, p)
     confidence = inputs.confidences(p)
     dtype = confidence.dtype
     true = p.gather(1, y[:, None])[:, 0].to(dtype)
     correct = _is_first_maximum(p, y, true, confidence, confidence)
-    return Scores(*(part.cpu().numpy() for part in (confidence, correct, true)), p.to(dtype), y)
+    return Scores(_array(confidence), _array(correct), _array(true), p.to(dtype), y)
 
 
 def score_logits(logits: Array, labels: Array) -> Scores:
     """The same from logits: log p_y never underflows, and one copy, of the probabilities, is made."""
     z = inputs.logits(logits)
-    y = inputs.labels(labels, *z.shape).to(z.device)
+    y = inputs.labels(labels, z)
     p = torch.empty_like(z)
     own = z.gather(1, y[:, None])[:, 0]
     confidence, top = (z.new_empty(len(z)) for _ in range(2))
@@ -158,7 +158,11 @@ def score_logits(logits: Array, labels: Array) -> Scores:
     log_true = own.double() - top.double() - total.log()
     true = p.gather(1, y[:, None])[:, 0]
     correct = _is_first_maximum(z, y, own, top, confidence)
-    return Scores(*(part.cpu().numpy() for part in (confidence, correct, true)), p, y, log_true.cpu().numpy())
+    return Scores(_array(confidence), _array(correct), _array(true), p, y, _array(log_true))
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.cpu().numpy()
 
 
 def _is_first_maximum(x: Tensor, y: Tensor, own: Tensor, top: Tensor, confidence: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def smooth_ece(probs: Array | TopLabel, labels: Array | None = None) -> float:
 
 def smooth_ece_of(residual: np.ndarray, steps: int = 30) -> np.ndarray:
     """(...) the smooth calibration error of residuals on the cells of [0, 1], (..., cells), by bisection."""
-    modes = dct(residual, type=2)
+    modes = np.asarray(dct(residual, type=2))
     low, high = np.zeros(residual.shape[:-1]), np.ones(residual.shape[:-1])
     for _ in range(steps):  # smECE_s falls with s, so there is one crossing
         middle = (low + high) / 2
@@ -38,15 +38,15 @@ def smooth_ece_of(residual: np.ndarray, steps: int = 30) -> np.ndarray:
 
 def smooth_residual(residual: np.ndarray, width: float) -> np.ndarray:
     """Residuals on the cells of [0, 1] (..., cells), smoothed by the reflected Gaussian of this width."""
-    return _smoothed(dct(residual, type=2), width)
+    return _smoothed(np.asarray(dct(residual, type=2)), width)
 
 
 def on_grid(confidence: np.ndarray, weight: np.ndarray, cells: int) -> np.ndarray:
     """(cells,) weights shared between the two nearest cell centres, each weight's mean position kept."""
     lower, share = grid_position(confidence, cells)
     # Reflection at the ends: what would fall outside falls into the outermost cell.
-    inside = (np.clip(lower + step, 0, cells - 1) for step in (0, 1))
-    return sum(np.bincount(cell, weight * part, cells) for cell, part in zip(inside, (1 - share, share), strict=True))
+    low, high = (np.clip(lower + step, 0, cells - 1) for step in (0, 1))
+    return np.bincount(low, weight * (1 - share), cells) + np.bincount(high, weight * share, cells)
 
 
 def grid_position(confidence: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,4 +58,4 @@ def grid_position(confidence: np.ndarray, cells: int) -> tuple[np.ndarray, np.nd
 
 def _smoothed(modes: np.ndarray, width: float | np.ndarray) -> np.ndarray:
     k = np.arange(modes.shape[-1])
-    return idct(modes * np.exp(-0.5 * (np.pi * width * k) ** 2), type=2)
+    return np.asarray(idct(modes * np.exp(-0.5 * (np.pi * width * k) ** 2), type=2))

@@ -1,0 +1,210 @@
+"""What holds for every calibrator."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trueup
+from tests import cases
+
+SETTINGS = {name: trueup.FocalMap(2.0) if name == "focal-map" else made() for name, made in trueup.CALIBRATORS.items()}
+SETTINGS["softplus+vector"] = trueup.Chain(trueup.Softplus(), trueup.Vector())
+SETTINGS["auto, keeping the ranking"] = trueup.Auto(keep_ranking=True)
+QUICK = {name: made for name, made in SETTINGS.items() if "auto" not in name}
+NEVER_WORSE = ("none", "temperature", "focal-temperature", "softplus")
+"""Their families contain the identity, or come as close to it as one likes."""
+
+
+def over_confident(n=1500, classes=5, seed=0, temperature=2.5):
+    probs, labels = cases.drawn(n, classes, seed, temperature=temperature)
+    return np.log(probs), labels
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_map_gives_distributions_in_the_kind_that_went_in(name):
+    pandas = pytest.importorskip("pandas")
+    logits, labels = over_confident(300)
+    made = SETTINGS[name].fit(logits, labels)
+    probs = made(logits)
+    assert isinstance(probs, np.ndarray)
+    assert probs.dtype == np.float64
+    np.testing.assert_allclose(probs.sum(1), 1)
+    assert (probs > 0).all()
+    single = made(torch.from_numpy(logits).float())
+    assert isinstance(single, torch.Tensor)
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single, probs, atol=2e-5)
+    assert made(torch.from_numpy(logits).half()).dtype == torch.float32
+    frame = made(pandas.DataFrame(logits, columns=list("abcde")))
+    assert list(frame.columns) == list("abcde")
+    np.testing.assert_allclose(frame.to_numpy(), probs)
+    assert isinstance(made(logits.tolist()), list)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_it_mends_an_over_confident_network(name):
+    if name in ("none", "focal-map"):  # the focal map raises confidence
+        return
+    logits, labels = over_confident(3000)
+    test_logits, test_labels = over_confident(3000, seed=1)
+    fixed = SETTINGS[name].fit(logits, labels)(test_logits)
+    plain = np.exp(test_logits)
+    assert trueup.ece(fixed, test_labels) < 0.4 * trueup.ece(plain, test_labels)
+    assert trueup.nll(fixed, test_labels) < trueup.nll(plain, test_labels)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_on_calibrated_data_it_changes_little(name):
+    if name == "focal-map":
+        return
+    logits, labels = over_confident(4000, temperature=1.0)
+    probs = SETTINGS[name].fit(logits, labels)(logits)
+    tolerance = 0.06 if name in ("histogram", "isotonic") else 0.02
+    assert np.abs(probs - np.exp(logits)).mean() < tolerance
+
+
+@pytest.mark.parametrize("name", NEVER_WORSE)
+@given(cases.calibration_sets())
+def test_the_fitted_nll_is_never_worse_than_before(name, data):
+    report = SETTINGS[name].fit(*data).fit_report
+    assert report.after <= report.before + 1e-9
+
+
+@given(cases.calibration_sets())
+def test_richer_maps_are_never_worse_than_temperature_on_their_own_data(data):
+    temperature = trueup.Temperature().fit(*data).fit_report.after
+    for settings in (trueup.FocalTemperature(), trueup.Softplus()):
+        assert settings.fit(*data).fit_report.after <= temperature + 1e-9
+
+
+@pytest.mark.parametrize("name", QUICK)
+@given(cases.calibration_sets())
+def test_the_report_tells_the_nll_of_the_map(name, data):
+    made = QUICK[name].fit(*data)
+    report = made.fit_report
+    log_probs = made.log_probs(torch.from_numpy(data[0])).numpy()
+    assert report.after == pytest.approx(-log_probs[np.arange(len(data[1])), data[1]].mean(), rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", [name for name, made in SETTINGS.items() if made.keeps_ranking])
+@given(cases.calibration_sets())
+def test_maps_that_keep_the_ranking_keep_every_prediction(name, data):
+    logits, labels = data
+    probs = SETTINGS[name].fit(logits, labels)(logits)
+    largest = probs.max(1)
+    assert (probs[np.arange(len(labels)), logits.argmax(1)] >= largest * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", QUICK)
+@given(data=cases.calibration_sets(), shift=st.floats(-50, 50))
+def test_adding_a_constant_to_a_row_changes_nothing(name, data, shift):
+    logits, labels = data
+    made = QUICK[name].fit(logits, labels)
+    np.testing.assert_allclose(made(logits + shift), made(logits), atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_saved_and_loaded_is_the_same(name, tmp_path):
+    logits, labels = over_confident(400)
+    made = SETTINGS[name].fit(logits, labels)
+    made.save(tmp_path / "map.json")
+    again = trueup.load_map(tmp_path / "map.json")
+    np.testing.assert_array_equal(again(logits), made(logits))
+    assert again.fit_report == made.fit_report
+    assert json.loads((tmp_path / "map.json").read_text())["format"] == "trueup-map"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_class_without_labels_is_no_error(name):
+    logits, labels = over_confident(400)
+    labels = np.where(labels == 2, 0, labels)
+    probs = SETTINGS[name].fit(logits, labels)(logits)
+    assert np.isfinite(probs).all()
+    assert (probs > 0).all()
+    one_class = SETTINGS[name].fit(logits, np.zeros_like(labels))(logits)
+    assert np.isfinite(one_class).all()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("n", [2, 3, 10])
+def test_a_handful_of_samples_is_no_error(name, n):
+    logits, labels = over_confident(n, 3)
+    probs = SETTINGS[name].fit(logits, labels)(logits)
+    np.testing.assert_allclose(probs.sum(1), 1)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_two_classes_are_enough(name):
+    logits, labels = over_confident(500, 2)
+    probs = SETTINGS[name].fit(logits, labels)(logits)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    if name not in ("none", "focal-map"):
+        assert trueup.nll(probs, labels) < trueup.nll(np.exp(logits), labels)
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "histogram"])  # which is a step function
+def test_a_map_has_gradients(name):
+    logits, labels = over_confident(200)
+    made = QUICK[name].fit(logits, labels)
+    z = torch.from_numpy(logits[:5]).requires_grad_()
+    made(z)[:, 0].sum().backward()
+    assert torch.isfinite(z.grad).all()
+    assert z.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_map_survives_torch_export_and_a_file(name, tmp_path):
+    logits, labels = over_confident(200)
+    made = QUICK[name].fit(logits, labels)
+    z = torch.from_numpy(logits).float()
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(made, (z,), dynamic_shapes=({0: batch},))
+    torch.export.save(exported, tmp_path / "map.pt2")
+    again = torch.export.load(tmp_path / "map.pt2").module()
+    for rows in (z[:7], z):
+        torch.testing.assert_close(again(rows), made(rows))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_float32_agrees_with_float64(name):
+    logits, labels = over_confident(400)
+    made = QUICK[name].fit(logits, labels)
+    extreme = np.random.default_rng(0).normal(0, 30, (200, 5))
+    low, high = made(extreme.astype(np.float32)), made(extreme.astype(np.float32).astype(np.float64))
+    np.testing.assert_allclose(low, high, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_fitting_is_deterministic(name):
+    logits, labels = over_confident(300)
+    first, second = (SETTINGS[name].fit(logits, labels)(logits) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_no_unfitted_settings_can_be_called():
+    for settings in SETTINGS.values():
+        assert not callable(settings)
+        with pytest.raises((AttributeError, TypeError)):
+            settings.temperature = 3
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"format": "trueup-map", "version": 2}', "not json"])
+def test_damaged_maps_are_refused(content, tmp_path):
+    (tmp_path / "map.json").write_text(content)
+    with pytest.raises(trueup.InputError, match=r"map\.json"):
+        trueup.load_map(tmp_path / "map.json")
+    with pytest.raises(trueup.InputError, match="no such file"):
+        trueup.load_map(tmp_path / "nothing.json")
+
+
+def test_a_map_with_impossible_values_is_refused(tmp_path):
+    logits, labels = over_confident(200)
+    content = trueup.Vector().fit(logits, labels).to_dict()
+    for change in ({"kind": "magic"}, {"values": {"temperature": 1.0}}, {"classes": 7}):
+        (tmp_path / "map.json").write_text(json.dumps(content | change))
+        with pytest.raises(trueup.InputError):
+            trueup.load_map(tmp_path / "map.json")

@@ -1,0 +1,125 @@
+"""Intervals and the test of calibration: their definitions, and that they do what they promise on known populations."""
+
+import numpy as np
+import pytest
+
+import trueup
+from tests import cases
+from trueup.metrics.resample import CALIBRATION_ERRORS, MEANS, Resampler
+
+ERRORS = {metric.__name__: metric for metric in CALIBRATION_ERRORS}
+
+
+@pytest.mark.parametrize("name", trueup.METRICS)
+@pytest.mark.parametrize("case", cases.PREDICTIONS)
+def test_an_interval_contains_its_value(name, case):
+    found = trueup.bootstrap(trueup.METRICS[name], *cases.PREDICTIONS[case](), resamples=100)
+    assert found.low <= found.value <= found.high
+    assert found.low >= 0
+
+
+@pytest.mark.parametrize("metric", MEANS)
+def test_the_interval_of_a_mean_has_the_width_that_statistics_gives_it(metric):
+    scores = trueup.score(*cases.drawn(5000, 5, 0, temperature=2))
+    found = trueup.bootstrap(metric, scores)
+    error = MEANS[metric](scores).std() / np.sqrt(5000)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
+@pytest.mark.parametrize("name", [name for name in ERRORS if name != "mce"])
+def test_the_interval_narrows_with_the_number_of_samples(name):
+    def width(n):
+        found = trueup.bootstrap(ERRORS[name], *cases.drawn(n, 5, 1, temperature=2))
+        return found.high - found.low
+
+    assert width(8000) == pytest.approx(width(2000) / 2, rel=0.35)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_under_calibration_is_the_mean_over_drawn_labels(name):
+    """The fast way, from sums of cells, against drawing labels and calling the metric."""
+    probs, labels = cases.drawn(400, 6, 2)
+    fast = trueup.under_calibration(ERRORS[name], probs, labels, resamples=2000)
+    slow = Resampler(trueup.score(probs, labels), 200)
+    values = np.array([slow._call(ERRORS[name], probs, y) for y in slow._drawn_labels()])
+    assert fast.value == pytest.approx(values.mean(), abs=4 * values.std() / np.sqrt(200) + 0.02 * values.mean())
+    assert fast.p == pytest.approx((values >= ERRORS[name](probs, labels)).mean(), abs=0.12)
+
+
+def test_under_calibration_needs_no_labels():
+    probs, _ = cases.drawn(400, 6, 2)
+    assert trueup.under_calibration(trueup.ece, probs).p is None
+    assert 0 < trueup.under_calibration(trueup.ece, probs).value < 0.1
+
+
+@pytest.mark.parametrize("name", [name for name in ERRORS if name != "mce"])
+def test_a_calibrated_model_is_not_found_guilty_and_a_bad_one_is(name):
+    assert trueup.under_calibration(ERRORS[name], *cases.drawn(3000, 10, 5)).p > 0.05
+    bad = cases.drawn(3000, 10, 5, temperature=2)
+    assert trueup.under_calibration(ERRORS[name], *bad).p == 1 / 1001
+    assert trueup.bootstrap(ERRORS[name], *bad).low > 0
+
+
+@pytest.mark.parametrize("name", ["ece", "adaptive_ece", "smooth_ece", "classwise_ece", "nll", "brier"])
+def test_a_paired_interval_sees_what_two_single_ones_cannot(name):
+    probs, labels = cases.drawn(4000, 5, 7, temperature=1.5)
+    better = trueup.Temperature().fit(np.log(probs), labels)(np.log(probs))
+    found = trueup.bootstrap(trueup.METRICS[name], probs, labels, better)
+    assert found.value == pytest.approx(trueup.METRICS[name](probs, labels) - trueup.METRICS[name](better, labels))
+    assert 0 < found.low <= found.value <= found.high
+    same = trueup.bootstrap(trueup.METRICS[name], probs, labels, probs)
+    assert same == pytest.approx((0, 0, 0))
+
+
+def test_any_function_of_probabilities_and_labels_can_be_bootstrapped():
+    def accuracy(probs, labels):
+        return 1 - trueup.error(probs, labels)
+
+    probs, labels = cases.drawn(1000, 4, 0)
+    found, known = (trueup.bootstrap(m, probs, labels, resamples=400) for m in (accuracy, trueup.error))
+    assert found.high - found.low == pytest.approx(known.high - known.low, rel=0.25)
+    assert trueup.under_calibration(accuracy, probs, labels, resamples=50).value == pytest.approx(
+        1 - trueup.under_calibration(trueup.error, probs, labels, resamples=50).value
+    )
+
+
+def test_a_seed_decides_everything():
+    predictions = cases.drawn(500, 4, 0)
+    first, again, other = (trueup.bootstrap(trueup.ece, *predictions, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_pair_needs_the_same_rows():
+    probs, labels = cases.drawn(50, 4, 0)
+    with pytest.raises(trueup.InputError, match="49"):
+        trueup.bootstrap(trueup.ece, probs, labels, trueup.score(probs[:49], labels[:49]))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.1, 2.0])
+@pytest.mark.parametrize("metric", [trueup.ece, trueup.smooth_ece, trueup.adaptive_ece])
+def test_coverage(metric, temperature):
+    """Out of 60 intervals of 95 %, at least 52 hold the true error; a percentile bootstrap holds 0 to 45 of them.
+
+    The population is finite: rows drawn from 4000, labels from each row's known posterior.
+    """
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2.5, (4000, 5))
+    posterior, reported = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (logits / temperature, logits))
+    top = reported.argmax(1)
+    confidence, right = reported[np.arange(4000), top], posterior[np.arange(4000), top]
+    gap = confidence - right
+    if metric is trueup.adaptive_ece:
+        index = np.argsort(np.argsort(confidence)) * 15 // 4000
+    else:
+        index = trueup.metrics.bins.equal_width(confidence, 15)
+    truth = np.abs(np.bincount(index, gap, 15)).sum() / 4000
+    if metric is trueup.smooth_ece:
+        truth = float(trueup.metrics.smooth.smooth_ece_of(trueup.metrics.smooth.on_grid(confidence, gap / 4000, 4096)))
+    held = 0
+    for repeat in range(60):
+        rows = rng.integers(0, 4000, 1000)
+        labels = (rng.random((1000, 1)) > posterior[rows].cumsum(1)).sum(1).clip(max=4)
+        found = trueup.bootstrap(metric, reported[rows], labels, resamples=200, seed=repeat)
+        held += found.low <= truth + 1e-12 and truth <= found.high + 1e-12
+    assert held >= 52

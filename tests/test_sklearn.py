@@ -1,0 +1,121 @@
+"""The scikit-learn bridge."""
+
+import numpy as np
+import pytest
+
+sklearn = pytest.importorskip("sklearn")
+
+from sklearn.datasets import load_digits, make_classification  # noqa: E402
+from sklearn.ensemble import RandomForestClassifier  # noqa: E402
+from sklearn.frozen import FrozenEstimator  # noqa: E402
+from sklearn.linear_model import LogisticRegression, RidgeClassifier  # noqa: E402
+from sklearn.model_selection import GridSearchCV, KFold, train_test_split  # noqa: E402
+from sklearn.naive_bayes import GaussianNB  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+from sklearn.svm import SVC  # noqa: E402
+from sklearn.tree import DecisionTreeClassifier  # noqa: E402
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.sklearn import CalibratedClassifier  # noqa: E402
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([CalibratedClassifier(method="temperature"), CalibratedClassifier(method="vector")])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_scikit_learns_own_checks_of_the_default():
+    check_estimator(CalibratedClassifier())
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    return train_test_split(x / 16, y, test_size=0.4, random_state=0)
+
+
+@pytest.mark.parametrize(
+    "base", [GaussianNB(var_smoothing=0.01), DecisionTreeClassifier(random_state=0), SVC(), RidgeClassifier()]
+)
+def test_it_calibrates_ten_classes(digits, base):
+    x, x_test, y, y_test = digits
+    made = CalibratedClassifier(base, method="temperature").fit(x, y)
+    probs = made.predict_proba(x_test)
+    plain = base.fit(x, y)
+    assert made.score(x_test, y_test) == pytest.approx(plain.score(x_test, y_test), abs=0.02)
+    if hasattr(plain, "predict_proba") and not isinstance(base, SVC):
+        raw = np.maximum(plain.predict_proba(x_test), 1e-12)
+        assert trueup.nll(probs, y_test) < trueup.nll(raw / raw.sum(1, keepdims=True), y_test)
+    assert trueup.ece(probs, y_test) < 0.15
+
+
+def test_the_default_is_auto_and_beats_the_forest_itself(digits):
+    x, x_test, y, y_test = digits
+    forest = RandomForestClassifier(50, random_state=0)
+    made = CalibratedClassifier(forest).fit(x, y)
+    assert "cross-validated" in made.map_.fit_report.note
+    raw = forest.fit(x, y).predict_proba(x_test)
+    assert trueup.ece(made.predict_proba(x_test), y_test) < trueup.ece(raw, y_test)
+
+
+def test_labels_may_be_text_and_two_classes_are_enough():
+    x, y = make_classification(300, random_state=0)
+    names = np.array(["no", "yes"])[y]
+    made = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, names)
+    assert list(made.classes_) == ["no", "yes"]
+    assert set(made.predict(x)) == {"no", "yes"}
+    np.testing.assert_allclose(made.predict_proba(x).sum(1), 1)
+
+
+def test_a_fitted_estimator_can_be_frozen(digits):
+    x, x_test, y, y_test = digits
+    fitted = GaussianNB().fit(x[:500], y[:500])
+    made = CalibratedClassifier(FrozenEstimator(fitted), method="temperature").fit(x[500:], y[500:])
+    direct = trueup.Temperature().fit(fitted.predict_log_proba(x[500:]), y[500:])
+    assert made.map_.temperature == pytest.approx(direct.temperature, rel=1e-3)
+    assert made.score(x_test, y_test) == fitted.score(x_test, y_test)
+    with pytest.raises(trueup.InputError, match="does not know"):
+        CalibratedClassifier(FrozenEstimator(fitted), method="temperature").fit(x[500:], y[500:] + 1)
+
+
+def test_it_works_in_a_pipeline_and_a_grid_search(digits):
+    x, _, y, _ = digits
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), CalibratedClassifier(LogisticRegression(max_iter=200), cv=3)),
+        {"calibratedclassifier__method": ["none", "temperature"]},
+        scoring="neg_log_loss",
+        cv=2,
+    )
+    search.fit(x[:400], y[:400])
+    assert search.best_params_["calibratedclassifier__method"] in ("none", "temperature")
+
+
+def test_settings_and_splitters_serve_too(digits):
+    x, _, y, _ = digits
+    made = CalibratedClassifier(GaussianNB(), method=trueup.FocalTemperature(), cv=KFold(3)).fit(x, y)
+    assert made.map_.kind == "focal-temperature"
+
+
+def test_a_class_with_one_sample_is_no_error():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    y = np.array([0] * 20 + [1] * 19 + [2])
+    made = CalibratedClassifier(GaussianNB(var_smoothing=0.1), method="temperature").fit(x, y)
+    assert made.predict_proba(x).shape == (40, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"method": "magic"}, "unknown calibrator"),
+        ({"method": 3}, "expected a calibrator"),
+        ({"cv": 1}, "at least 2 folds"),
+    ],
+)
+def test_bad_settings_are_refused(digits, settings, says):
+    with pytest.raises(trueup.InputError, match=says):
+        CalibratedClassifier(GaussianNB(), **settings).fit(digits[0], digits[2])
