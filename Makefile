@@ -32,5 +32,15 @@ format: install
 	$(BIN)/ruff check --fix src tests benchmarks
 	$(BIN)/ruff format src tests benchmarks
 
+# The peers live in an environment of their own.
+.venv-bench/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(grep '^torch==' constraints.txt)
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]' torchmetrics netcal numba probmetrics
+	touch $@
+
+bench: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.peers
+
 clean:
 	rm -rf $(VENV) .venv-bench build dist .pytest_cache .ruff_cache

@@ -205,7 +205,7 @@ def _sum_error(block: Tensor) -> float:
 
 
 def _require_finite(block: Tensor, first: int, name: str, masked: bool) -> None:
-    if bool(torch.isfinite(block.sum(dtype=torch.float64))):  # one pass; the sum of finite numbers is finite here
+    if bool(torch.isfinite(block.to(working_dtype(block)).sum())):  # a NaN or an infinity spoils the sum of all
         return
     bad = torch.isnan(block) | (block == torch.inf) if masked else ~torch.isfinite(block)
     if bool(bad.any()):
