@@ -1,4 +1,4 @@
-# make test · make check · make test-slow · make bench
+# make test · make check · make test-slow · make bench · make bench-coverage · make bench-calibrators
 # Everything is installed into .venv; torch first and exactly as pinned, so that no other package pulls another one.
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: install test test-slow check format bench clean
+.PHONY: install test test-slow check format bench bench-coverage bench-calibrators clean
 
 install: $(VENV)/.installed
 
@@ -41,6 +41,13 @@ format: install
 
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.peers
+
+bench-coverage: install
+	$(BIN)/python -m benchmarks.coverage
+
+# TRUEUP_DATA names the folder that holds logits/.
+bench-calibrators: install
+	$(BIN)/python -m benchmarks.calibrators
 
 clean:
 	rm -rf $(VENV) .venv-bench build dist .pytest_cache .ruff_cache

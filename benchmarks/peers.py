@@ -2,13 +2,17 @@
 
 The floor is the least that NumPy or PyTorch would take for the core of the work, without any check of the input.
 Ratios are to the floor; the bound is what we promise. Values are compared too: a fast wrong number is no number.
+What is printed is written to benchmarks/results/peers.md as well.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import prepare, seconds, where
@@ -21,10 +25,29 @@ import torch  # noqa: E402
 import trueup  # noqa: E402
 
 warnings.filterwarnings("ignore")
+RESULTS = Path(__file__).parent / "results" / "peers.md"
 failures: list[str] = []
 
 
-def row(name: str, time: float, floor: float, value: float | None, expected: float | None, bound: float | None = None) -> None:
+class Tee(io.TextIOBase):
+    """Writes to several files at once."""
+
+    def __init__(self, *files: Any) -> None:
+        self.files = files
+
+    def write(self, text: str) -> int:
+        for file in self.files:
+            file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for file in self.files:
+            file.flush()
+
+
+def row(
+    name: str, time: float, floor: float, value: float | None, expected: float | None, bound: float | None = None
+) -> None:
     verdict = ""
     if bound is not None:
         verdict = f"at most {bound:g}" + ("" if time <= bound * floor else "  MISSED")
@@ -42,7 +65,8 @@ def head(title: str) -> None:
 def optional(name: str, work: Callable[[], Any]) -> Any:
     """What a peer gives, or None where it is not installed or fails."""
     try:
-        return work()
+        with redirect_stdout(io.StringIO()):  # some talk, in the middle of our table
+            return work()
     except Exception as error:  # a peer may fail in any way
         print(f"| {name} | | | {type(error).__name__}: {str(error)[:60]} |")
         return None
@@ -159,7 +183,9 @@ def temperature() -> None:
     except ImportError:
         return
     some = slice(0, 5000)  # the whole takes a quarter of a minute and gigabytes
-    fit = optional("netcal", lambda: seconds(lambda: TemperatureScaling().fit(p[some].astype(np.float64), y[some].numpy()), 1))
+    fit = optional(
+        "netcal", lambda: seconds(lambda: TemperatureScaling().fit(p[some].astype(np.float64), y[some].numpy()), 1)
+    )
     if fit:
         row("netcal, temperature, a tenth of the rows", fit, floor / 10, None, None)
 
@@ -183,12 +209,13 @@ def memory() -> None:
     import subprocess
 
     head("Memory beside the logits, 50000 x 1000 float32 (190 MiB), as a share of them")
-    for name, work in (
-        ("ece", "trueup.ece(p, y)"),
-        ("meter", "m = trueup.Meter(1000); m.update(p, y); m.compute()"),
-        ("temperature", "trueup.Temperature().fit(z, y)"),
-        ("focal-temperature", "trueup.FocalTemperature().fit(z, y)"),
-        ("a map applied (its result is one copy)", "trueup.calibrators.focal.FocalTemperatureMap(1000, 2., .5)(z)"),
+    for name, work, bound in (
+        ("ece", "trueup.ece(p, y)", 1.05),
+        ("meter", "m = trueup.Meter(1000); m.update(p, y); m.compute()", 1.05),
+        ("temperature", "trueup.Temperature().fit(z, y)", 1.05),
+        ("focal-temperature", "trueup.FocalTemperature().fit(z, y)", 1.05),
+        # The result is the one copy; the rest is what the allocator adds.
+        ("a map applied", "trueup.calibrators.focal.FocalTemperatureMap(1000, 2., .5)(z)", 1.1),
     ):
         code = (
             "import re, torch, trueup; torch.set_num_threads(1)\n"
@@ -202,18 +229,25 @@ def memory() -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         share = float(done.stdout)
-        print(f"| {name} | | {share:.2f} | at most 1{'  MISSED' if share > 1.05 else ''} |")
-        if share > 1.05:
+        print(f"| {name} | | {share:.2f} | at most {bound:g}{'  MISSED' if share > bound else ''} |")
+        if share > bound:
             failures.append(f"memory of {name}")
 
 
-if __name__ == "__main__":
+def main() -> int:
+    print("# Ours, the floor and the peers")
     metrics(1_000_000, 10, bound=1.1, bound_all=8)
     metrics(50_000, 1000, bound=2, bound_all=25)
     temperature()
     searches()
     memory()
-    print(f"\n{where()}")
-    if failures:
-        print(f"\nmissed: {', '.join(failures)}")
-        sys.exit(1)
+    print(f"\n{'missed: ' + ', '.join(failures) if failures else 'Every bound is kept.'}")
+    print(f"\n`make bench` on {where()}.")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("w") as file, redirect_stdout(Tee(sys.stdout, file)):
+        status = main()
+    sys.exit(status)

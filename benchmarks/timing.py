@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 # Without these, arrays of some 32 MiB are sometimes mapped anew for every operation, and timings have two modes.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "268435456"}
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+}
 
 
 def prepare() -> None:
@@ -39,4 +43,5 @@ def where() -> str:
     with open("/proc/cpuinfo") as file:
         models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
     cpu = models[0] if models else platform.processor()
-    return f"{cpu}, one thread; Python {platform.python_version()}, torch {torch.__version__}; {datetime.now(UTC):%Y-%m-%d}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{cpu}, one thread; {versions}; {datetime.now(UTC):%Y-%m-%d}"

@@ -14,10 +14,11 @@ SOURCE = Path(trueup.__file__).parent
 LAYERS = [
     {"inputs"},
     {"focal"},
-    {"metrics"},
+    {"losses", "metrics"},
     {"calibrators"},
     {"files", "predictions"},
-    {"tables", "example", "audit", "compare"},
+    {"tables", "example", "audit", "compare", "data", "models"},
+    {"train"},
     {"sklearn", "cli", "__main__"},
 ]
 """A module imports from its own layer and from those before it. ``__init__`` is the table of contents."""

@@ -6,6 +6,7 @@ test = trueup.load("test.npz")                                    # logits or pr
 trueup.audit(test)                                                # is it calibrated?
 fitted = trueup.Auto().fit(val.logits, val.labels)                # mend it
 probs = fitted(test.logits)
+loss = trueup.Focal(gamma=3)                                      # or train a network that needs no mending
 """
 
 from trueup.audit import Audit, audit
@@ -31,8 +32,30 @@ from trueup.calibrators import (
     load_map,
 )
 from trueup.compare import Comparison, compare
-from trueup.focal import focal_map
+from trueup.focal import (
+    confidence_thresholds,
+    focal_map,
+    gamma_star,
+    inverse_focal_map,
+    p0_of,
+    phi,
+    risk_minimiser,
+    temperature_bounds,
+)
 from trueup.inputs import InputError
+from trueup.losses import (
+    MMCE,
+    AdaFocal,
+    Brier,
+    ByConfidence,
+    CrossEntropy,
+    DualFocal,
+    EntropyPenalty,
+    Focal,
+    LabelSmoothing,
+    LogitNorm,
+    Scheduled,
+)
 from trueup.metrics import (
     METRICS,
     Interval,
@@ -111,6 +134,25 @@ __all__ = [
     "calibrator",
     "compare",
     "load_map",
+    # train
+    "AdaFocal",
+    "Brier",
+    "ByConfidence",
+    "CrossEntropy",
+    "DualFocal",
+    "EntropyPenalty",
+    "Focal",
+    "LabelSmoothing",
+    "LogitNorm",
+    "MMCE",
+    "Scheduled",
     # the mathematics of focal loss
+    "confidence_thresholds",
     "focal_map",
+    "gamma_star",
+    "inverse_focal_map",
+    "p0_of",
+    "phi",
+    "risk_minimiser",
+    "temperature_bounds",
 ]

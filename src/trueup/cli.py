@@ -50,6 +50,9 @@ Binary = Annotated[bool, typer.Option("--binary", help="the file holds one score
 Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="a column to leave out (can be repeated)")]
 Seed = Annotated[int, typer.Option(help="of everything random")]
 Resamples = Annotated[int, typer.Option(help="for the intervals; 0 leaves them out")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Mode = Annotated[str, typer.Option(help="how a step runs: auto, eager, graph or compiled-graph")]
+DataDir = Annotated[Path | None, typer.Option(help="where the data sets lie; TRUEUP_DATA by default")]
 
 
 def _version(wanted: bool) -> None:
@@ -177,6 +180,91 @@ def example(
         typer.echo(f"{len(predictions)} predictions of {predictions.classes} classes are in {folder / name}.npz")
 
 
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Option(help="a named recipe")] = "digits",
+    data: Annotated[str | None, typer.Option(help="a data set, as in cifar10 or gaussians:classes=5")] = None,
+    model: Annotated[str | None, typer.Option(help="a net, as in resnet18")] = None,
+    loss: Annotated[str | None, typer.Option(help="a loss, as in focal:3")] = None,
+    seed: Annotated[int | None, typer.Option(help="of everything random")] = None,
+    changed: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe (can be repeated)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run's folder; runs/... by default")] = None,
+    device: Device = "auto",
+    mode: Mode = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a network as a recipe says. A run that was stopped goes on where it was: give the same command."""
+    from trueup import train as training
+
+    named = {"data": data, "model": model, "loss": loss, "seed": seed}
+    settings = {k: v for k, v in named.items() if v is not None} | _pairs(changed or [])
+    made = training.named(recipe, **settings)
+    folder = out or Path("runs") / training.folder_name(made)
+    with _progress(f"{made.loss}, {made.epochs} epochs") as progress, _resumable(folder):
+        run = training.train(
+            made, folder, device=device, mode=mode, data_dir=data_dir,
+            progress=lambda entry: progress((entry["epoch"] + 1) / made.epochs),
+        )  # fmt: skip
+    found = run.history[-1]["test"]
+    content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
+    shown = tables.table(
+        f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test, after the last epoch", "", ""
+    )
+    shown.show_header = False
+    for name in ("error", "nll", "ece"):
+        shown.add_row(tables.TITLES[name], tables.number(name, found[name]))
+    shown.add_row("seconds", f"{run.seconds:.1f}")
+    shown.add_row("folder", str(folder))
+    _print(shown, finite(content), as_json)
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="a named study")] = "digits",
+    jobs: Annotated[
+        int | None, typer.Option(help="runs side by side; a CPU's cores, or 1 on a GPU, by default")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="its folder; studies/NAME by default")] = None,
+    seeds: Annotated[str | None, typer.Option(help='as in "0 1 2"')] = None,
+    losses: Annotated[str | None, typer.Option(help='as in "cross-entropy focal:3"')] = None,
+    models: Annotated[str | None, typer.Option(help='as in "resnet18 resnet50"')] = None,
+    data: Annotated[str | None, typer.Option(help='as in "cifar10 cifar100"')] = None,
+    recipe: Annotated[str | None, typer.Option(help="a named recipe in place of the study's own")] = None,
+    changed: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe (can be repeated)")
+    ] = None,
+    resamples: Resamples = 1000,
+    device: Device = "auto",
+    mode: Mode = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train every loss with every seed, calibrate each, and show all in one table. Complete runs are not run again."""
+    from trueup import train as training
+    from trueup.train.watch import StudyView
+
+    chosen = training.study_named(
+        name, losses=_words(losses), models=_words(models), data=_words(data), recipe=recipe,
+        seeds=None if seeds is None else tuple(_whole(word, "seeds") for word in seeds.replace(",", " ").split()),
+        settings=_pairs(changed) if changed else None,
+    )  # fmt: skip
+    folder = out or Path("studies") / name
+    with StudyView(Console(stderr=True)) as view, _resumable(folder):
+        found = training.run_study(chosen, folder, jobs=jobs, device=device, mode=mode, data_dir=data_dir, watch=view)
+    with _progress("judging") as progress, _resumable(folder):
+        table = training.judge(found, resamples=resamples, progress=progress)
+    saved = table.save(folder)
+    content = {"study": name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
+    _print(table, content, as_json)
+    if not as_json:
+        typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
+    if table.failed:
+        raise typer.Exit(1)
+
+
 def _settings(method: str, criterion: str, keep_ranking: bool, seed: int) -> trueup.Calibrator:
     settings = trueup.calibrator(method)
     if isinstance(settings, Auto):
@@ -188,6 +276,34 @@ def _settings(method: str, criterion: str, keep_ranking: bool, seed: int) -> tru
             raise InputError(f"--criterion: {method} is fitted by nll; temperature and focal-temperature have others")
         settings = type(settings)(criterion=criterion)
     return settings
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    """KEY=VALUE, KEY=VALUE, ..."""
+    for text in texts:
+        if "=" not in text:
+            raise InputError(f"--set {text}: expected KEY=VALUE, as in epochs=10")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(text.split())
+
+
+def _whole(text: str, name: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"{name}: {text!r} is not a whole number")
+    return int(text)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Ctrl-C ends with a line that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped; what is done is in {folder}, and the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
 
 
 def _print(for_people: Any, for_programs: Any, as_json: bool) -> None:

@@ -1,21 +1,11 @@
-"""The mathematics of focal loss.
-
-Focal loss is FL(p, y) = -(1 - p_y)^g log p_y; g = 0 is cross-entropy. Its gradient is phi(p_y) times that of
-cross-entropy, with
-
-    phi(v) = (1 - v)^g (1 + g r(v)),    r(v) = -v log v / (1 - v), from 0 at v = 0 to 1 at v = 1.
-
-A network that minimises it does not report the posterior; the focal map Psi gives the posterior back
-(charoenphakdee2021): Psi_i(v) = h(v_i) / sum_k h(v_k) with h(v) = v / phi(v). Valid for g >= -1.
-
-Near v = 1 everything hangs on q = 1 - v, which is never taken as 1 - exp(log v): it is the mass of the other classes.
-"""
+"""phi and what it is made of, each from 1 - v as it was given, never from 1 - exp(log v)."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,46 +13,26 @@ from trueup import inputs
 from trueup.inputs import Array, InputError
 
 
-def focal_map(logits: Array, gamma: float | Tensor) -> Array:
-    """Log-probabilities Psi_gamma(softmax(logits)) of (..., K) logits; ``gamma`` may be a tensor that broadcasts.
+def phi(p: Array, gamma: float | Array) -> Array:
+    """phi(p) = (1-p)^g - g p (1-p)^(g-1) log p: the gradient of focal loss over that of cross-entropy.
 
-    Psi turns the softmax of a network that minimises focal loss into the posterior. It keeps the order of the
-    classes for gamma >= 0, and the most probable class for gamma >= -1. -inf masks a class.
+    From 1 at p = 0 it rises to its maximum, falls through 1 and ends at 0 (g > 0). mukhoti2020 calls it g(p, gamma).
 
-    >>> import torch, trueup
-    >>> trueup.focal_map(torch.tensor([0.7744, 0.2256]).log(), 1.0).exp()  # the minimiser for the posterior .9, .1
-    tensor([0.9000, 0.1000])
+    >>> round(trueup.phi(0.5, 3), 4)
+    0.3849
     """
-    z = inputs.as_tensor(logits, "logits") if not isinstance(logits, Tensor) else logits
-    if not z.dtype.is_floating_point:
-        z = z.double()
-    result = log_h(z, checked_gamma(gamma)).log_softmax(-1)
-    return result if isinstance(logits, Tensor) else inputs.like(result, logits)
-
-
-def log_h(logits: Tensor, gamma: float | Tensor) -> Tensor:
-    """log h(v) = log v - g log(1 - v) - log(1 + g r(v)) of each class of v = softmax(logits), over (..., K)."""
-    parts = complements(logits)
-    r = -parts.others * parts.log_v.clamp(min=torch.finfo(logits.dtype).min) / (1 - parts.others)
-    growth = torch.log1p(gamma * r).scatter(-1, parts.top, log_growth(parts.log_q_top, gamma))
-    return parts.log_v - gamma * parts.log_q - growth
-
-
-def log_growth(log_q: Tensor, gamma: float | Tensor) -> Tensor:
-    """log(1 + g r(1 - q)), exact for every q, also where exp(log_q) underflows.
-
-    1 + g r = (1 + g) - g (1 - r): at negative g both terms are positive, where the form on the left would cancel.
-    """
-    q = log_q.exp()
-    s = loss_of_r(q)  # 1 - r = q s
-    if isinstance(gamma, Tensor):
-        g = torch.where(gamma < 0, gamma, -0.5)
-        below_0 = torch.logaddexp(torch.log1p(g), torch.log(-g) + log_q + torch.log(s))
-        return torch.where(gamma < 0, below_0, torch.log1p(gamma.clamp(min=0) * (1 - q * s)))
-    if gamma >= 0:
-        return torch.log1p(gamma * (1 - q * s))
-    rest = math.log(-gamma) + log_q + torch.log(s)
-    return rest if gamma == -1 else torch.logaddexp(rest, torch.full_like(rest, math.log1p(gamma)))
+    p_, g = numbers(p, "p"), numbers(checked_gamma(gamma), "gamma")
+    if not bool(((p_ >= 0) & (p_ <= 1)).all()):
+        raise InputError("p: a probability lies within 0 and 1")
+    q, near = 1 - p_, p_ > 0.5
+    gap = torch.where(
+        near, q * loss_of_r(torch.where(near, q, 0.5)), 1 + torch.xlogy(p_, p_) / torch.where(near, 0.5, q)
+    )
+    at_one = torch.where(g > 0, 0.0, torch.where(g == 0, 1.0, torch.where(g == -1, 0.5, torch.inf)))
+    inside = torch.where(q > 0, q, 0.5)
+    result = torch.where(q > 0, inside.pow(g) * ((1 + g) - g * gap), at_one.to(q.dtype))
+    result = torch.where((g == -1) & near, loss_of_r(torch.where(near, q, 0.5)), result)  # q^-1 times q s
+    return returned(result, p, gamma)
 
 
 class Complements(NamedTuple):
@@ -93,6 +63,23 @@ def complements(logits: Tensor) -> Complements:
     others = log_v.exp().scatter(-1, top, 0.0)
     log_q = torch.log1p(-others).scatter(-1, top, log_q_top)
     return Complements(log_v, log_q, others, top, log_q_top)
+
+
+def log_growth(log_q: Tensor, gamma: float | Tensor) -> Tensor:
+    """log(1 + g r(1 - q)), exact for every q, also where exp(log_q) underflows.
+
+    1 + g r = (1 + g) - g (1 - r): at negative g both terms are positive, where the form on the left would cancel.
+    """
+    q = log_q.exp()
+    s = loss_of_r(q)  # 1 - r = q s
+    if isinstance(gamma, Tensor):
+        g = torch.where(gamma < 0, gamma, -0.5)
+        below_0 = torch.logaddexp(torch.log1p(g), torch.log(-g) + log_q + torch.log(s))
+        return torch.where(gamma < 0, below_0, torch.log1p(gamma.clamp(min=0) * (1 - q * s)))
+    if gamma >= 0:
+        return torch.log1p(gamma * (1 - q * s))
+    rest = math.log(-gamma) + log_q + torch.log(s)
+    return rest if gamma == -1 else torch.logaddexp(rest, torch.full_like(rest, math.log1p(gamma)))
 
 
 def loss_of_r(q: Tensor) -> Tensor:
@@ -131,3 +118,17 @@ def checked_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
         worst = float(values[~((values >= -1) & (values < torch.inf))].reshape(-1)[0])
         raise InputError(f"{name}: {worst:g} is not valid; focal loss needs a finite gamma of at least -1")
     return gamma
+
+
+def numbers(value: Array, name: str) -> Tensor:
+    """``value`` as a floating-point tensor; a tensor keeps its graph."""
+    x = value if isinstance(value, Tensor) else inputs.as_tensor(value, name)
+    return x if x.dtype.is_floating_point else x.double()
+
+
+def returned(result: Tensor, *given: Array) -> Array:
+    """A float where only numbers were given, a tensor where one was, else the kind of the first array."""
+    if any(isinstance(each, Tensor) for each in given):
+        return result
+    arrays = [each for each in given if np.ndim(each) > 0]
+    return inputs.like(result, arrays[0]) if arrays else float(result)

@@ -1,0 +1,285 @@
+"""The focal family: fixed, sample-dependent and scheduled gamma, dual focal loss, AdaFocal."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from trueup.focal import checked_gamma, complements, loss_at, slope_at
+from trueup.inputs import InputError, working_dtype
+from trueup.losses import kernel
+from trueup.losses.base import Loss
+from trueup.losses.rows import odds_against
+
+
+class Gamma(nn.Module):
+    """Which gamma a sample has: a table of steps, ``(below, gamma), ...``, that live in buffers."""
+
+    bounds: Tensor
+    gammas: Tensor
+
+    def __init__(self, what: str, *steps: tuple[float, float]) -> None:
+        super().__init__()
+        if not steps or not all(isinstance(step, tuple | list) and len(step) == 2 for step in steps):
+            raise InputError(f"{what}: expected pairs such as (0.2, 5), (1.0, 3), got {steps!r}")
+        bounds = [float(bound) for bound, _ in steps]
+        if not (bounds[0] > 0 and bounds[-1] == 1 and all(a < b for a, b in itertools.pairwise(bounds))):
+            raise InputError(f"{what}: its bounds {bounds} must rise from above 0 to 1, so that they cover 0 to 1")
+        for _, gamma in steps:
+            checked_gamma(gamma)
+        self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float64))
+        self.register_buffer("gammas", torch.tensor([float(gamma) for _, gamma in steps], dtype=torch.float64))
+
+    @abstractmethod
+    def at(self, against: Tensor) -> Tensor:
+        """gamma of samples with these log-odds against their labels, without a gradient."""
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"({b:g}, {g:g})" for b, g in zip(self.bounds.tolist(), self.gammas.tolist(), strict=True))
+
+
+class ByConfidence(Gamma):
+    """gamma from the probability of the true class: ``ByConfidence((0.2, 5), (1.0, 3))`` is 5 below 0.2, else 3.
+
+    That is FLSD-53 of mukhoti2020 with the threshold of its code and of its final text; the first version has 0.19.
+    """
+
+    def __init__(self, *steps: tuple[float, float]) -> None:
+        super().__init__("ByConfidence", *steps)
+
+    def at(self, against: Tensor) -> Tensor:
+        """(N,) gamma of each sample, without a gradient."""
+        p = torch.sigmoid(-against.detach())
+        gamma = self.gammas[-1].expand_as(p)
+        for bound, below in zip(reversed(self.bounds[:-1]), reversed(self.gammas[:-1]), strict=True):
+            gamma = torch.where(p < bound, below, gamma)
+        return gamma
+
+
+class Scheduled(Gamma):
+    """gamma from the progress of the training: ``Scheduled((2/7, 5), (5/7, 3), (1.0, 2))``.
+
+    ``set_progress`` moves it; the present value is in the buffer ``gamma``, so that a captured graph sees it.
+    """
+
+    gamma: Tensor
+
+    def __init__(self, *steps: tuple[float, float]) -> None:
+        super().__init__("Scheduled", *steps)
+        self.register_buffer("gamma", self.gammas[0].clone())
+
+    def set_progress(self, fraction: float) -> None:
+        """``fraction`` of the training is done, from 0 to 1."""
+        if not 0 <= fraction <= 1:
+            raise InputError(f"fraction: {fraction!r} is not within 0 and 1")
+        step = min(int((self.bounds <= fraction + 1e-12).sum()), len(self.bounds) - 1)
+        self.gamma.copy_(self.gammas[step])
+
+    def at(self, against: Tensor) -> Tensor:
+        return self.gamma
+
+
+class Focal(Loss):
+    """Focal loss -(1 - p_y)^gamma log p_y; gamma = 0 is cross-entropy. Exact everywhere, for gamma >= -1.
+
+    ``gamma`` is a number, ``ByConfidence(...)`` or ``Scheduled(...)``. Targets may be probabilities u:
+    -sum_i u_i (1 - p_i)^gamma log p_i (for one gamma). ``detach_weight`` stops the gradient at (1 - p_y)^gamma, as
+    Wang et al. 2021 trained: its minimiser is not that of focal loss, and the focal map does not mend it.
+    ``overwrite_logits`` lets the fused kernel on CUDA write the gradient where the logits were: half the memory, and
+    nobody may read those logits afterwards.
+
+    >>> loss = trueup.Focal(3)
+    >>> loss(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0])).item()
+    0.0023151...
+    """
+
+    gamma: float | ByConfidence | Scheduled
+
+    def __init__(
+        self,
+        gamma: float | ByConfidence | Scheduled,
+        *,
+        detach_weight: bool = False,
+        overwrite_logits: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float | ByConfidence | Scheduled):
+            raise InputError(f"gamma: expected a number, ByConfidence(...) or Scheduled(...), got {gamma!r}")
+        self.gamma = gamma if isinstance(gamma, Gamma) else float(checked_gamma(gamma))
+        self.detach_weight = detach_weight
+        self.overwrite_logits = overwrite_logits
+
+    def set_progress(self, fraction: float) -> None:
+        """``fraction`` of the training is done: moves a scheduled gamma, and no other."""
+        if isinstance(self.gamma, Scheduled):
+            self.gamma.set_progress(fraction)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if kernel.serves(logits, labels):
+            return kernel.fused(self, logits, labels)
+        return super().forward(logits, labels)
+
+    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+        u = odds_against(logits, labels)
+        gamma = self.gamma.at(u) if isinstance(self.gamma, ByConfidence | Scheduled) else self.gamma
+        return focal_of_odds(u, gamma, self.detach_weight)
+
+    def per_sample_soft(self, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
+        if isinstance(self.gamma, ByConfidence):
+            raise InputError("labels: a gamma by confidence needs one true class, not probabilities")
+        gamma = self.gamma.gamma if isinstance(self.gamma, Scheduled) else self.gamma
+        parts = complements(logits.to(working_dtype(logits)))
+        log_v = parts.log_v.clamp(min=torch.finfo(parts.log_v.dtype).min)
+        factor = (gamma * parts.log_q.clamp(min=torch.finfo(parts.log_q.dtype).min / 1e3)).exp()
+        factor = factor.detach() if self.detach_weight else factor
+        terms = torch.where(targets > 0, -targets * factor * log_v, 0.0)
+        return (terms if weight is None else terms * weight).sum(-1)
+
+    def extra_repr(self) -> str:
+        shown = [f"gamma={self.gamma:g}"] if isinstance(self.gamma, float) else []
+        shown += ["detach_weight=True"] if self.detach_weight else []
+        return ", ".join(filter(None, [*shown, super().extra_repr()]))
+
+
+def focal_of_odds(against: Tensor, gamma: float | Tensor, detach_weight: bool = False) -> Tensor:
+    """Focal loss of the log-odds against the label, with the closed-form slope as its derivative."""
+    if torch.compiler.is_compiling():
+        if detach_weight:
+            return (gamma * F.logsigmoid(against)).exp().detach() * -F.logsigmoid(-against)
+        return loss_at(against, gamma)
+    return _FocalOfOdds.apply(against, gamma, detach_weight)  # pyright: ignore[reportReturnType]
+
+
+class _FocalOfOdds(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(against: Tensor, gamma: float | Tensor, detach_weight: bool) -> Tensor:
+        return loss_at(against, gamma)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        against, gamma, ctx.detach_weight = inputs
+        ctx.gamma = None if isinstance(gamma, Tensor) else gamma
+        saved = (against, gamma) if isinstance(gamma, Tensor) else (against,)
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        against, gamma, slope = _slope(ctx)
+        by_gamma = None
+        if isinstance(gamma, Tensor) and ctx.needs_input_grad[1]:
+            by_gamma = (grads[0] * loss_at(against, gamma) * F.logsigmoid(against)).sum_to_size(gamma.shape)
+        return grads[0] * slope, by_gamma, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        against, gamma, slope = _slope(ctx)
+        moved = slope * tangents[0] if tangents[0] is not None else torch.zeros_like(slope)
+        if isinstance(gamma, Tensor) and tangents[1] is not None:
+            moved = moved + loss_at(against, gamma) * F.logsigmoid(against) * tangents[1]
+        return moved
+
+
+def _slope(ctx: Any) -> tuple[Tensor, float | Tensor, Tensor]:
+    against, *tensor = ctx.saved_tensors
+    gamma = tensor[0] if tensor else ctx.gamma
+    if not ctx.detach_weight:
+        return against, gamma, slope_at(against, gamma)
+    log_q = F.logsigmoid(against)
+    return against, gamma, (gamma * log_q.detach() + log_q).exp()
+
+
+class DualFocal(Loss):
+    """-(1 - p_y + p_j)^gamma log p_y, p_j the largest probability below p_y, 0 if there is none (Tao et al. 2023)."""
+
+    def __init__(self, gamma: float = 5.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma < float("inf"):
+            raise InputError(f"gamma: dual focal loss needs a finite number of at least 0, got {gamma!r}")
+        self.gamma = float(gamma)
+
+    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+        z = logits.to(working_dtype(logits))
+        u = odds_against(logits, labels)
+        own = z.gather(1, labels.unsqueeze(1))
+        lowest = torch.finfo(z.dtype).min / 2
+        rival = torch.where(z < own, z, lowest).amax(1)
+        log_p = F.logsigmoid(-u)
+        log_rival = (rival - own.squeeze(1)).to(u.dtype) + log_p
+        log_factor = torch.logaddexp(F.logsigmoid(u), log_rival)
+        return (self.gamma * log_factor).exp() * -log_p
+
+    def extra_repr(self) -> str:
+        return ", ".join(filter(None, [f"gamma={self.gamma:g}", super().extra_repr()]))
+
+
+class AdaFocal(Loss):
+    """Focal loss whose gamma follows the calibration of a validation set (Ghosh et al. 2022).
+
+    Validation samples fall into bins of equal mass by confidence; after each epoch ``observe_validation`` multiplies
+    the gamma of a bin by exp(rate * (confidence - accuracy)). Where |gamma| falls below 0.2 its sign turns; a negative
+    gamma is the inverse focal loss -(1 + p)^|gamma| log p, which raises confidence. A sample takes the gamma of the
+    bin that its p_y falls into. Bounds and gammas are buffers: saved with the model.
+    """
+
+    bounds: Tensor
+    gammas: Tensor
+
+    def __init__(
+        self,
+        bins: int = 15,
+        rate: float = 1.0,
+        start: float = 1.0,
+        lowest: float = -2.0,
+        highest: float = 20.0,
+        turn: float = 0.2,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not (isinstance(bins, int) and bins >= 1):
+            raise InputError(f"bins: expected a whole number of at least 1, got {bins!r}")
+        if not lowest <= start <= highest:
+            raise InputError(f"start: {start!r} is not within {lowest} and {highest}")
+        self.rate, self.lowest, self.highest, self.turn = float(rate), float(lowest), float(highest), float(turn)
+        self.register_buffer("bounds", torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].contiguous())
+        self.register_buffer("gammas", torch.full((bins,), float(start), dtype=torch.float64))
+
+    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+        u = odds_against(logits, labels)
+        p = torch.sigmoid(-u)
+        gamma = self.gammas[torch.bucketize(p.detach(), self.bounds)]
+        inverse = (-gamma.clamp(max=0) * torch.log1p(p)).exp() * -F.logsigmoid(-u)
+        return torch.where(gamma >= 0, focal_of_odds(u, gamma.clamp(min=0)), inverse)
+
+    @torch.no_grad()
+    def observe_validation(self, probs: Tensor, labels: Tensor) -> None:
+        """Moves the gammas once, by (N, K) probabilities of the validation set and their labels."""
+        confidence, predicted = probs.detach().to(self.gammas.device, torch.float64).max(1)
+        right = (predicted == labels.to(predicted.device)).double()
+        order = confidence.argsort(stable=True)
+        edges = torch.linspace(0, len(order), len(self.gammas) + 1, dtype=torch.float64).round().long().tolist()
+        for i in range(len(self.gammas)):
+            members = order[edges[i] : edges[i + 1]]
+            if i:
+                self.bounds[i - 1] = confidence[order[min(edges[i], len(order) - 1)]]
+            if len(members):
+                gap = float((confidence[members] - right[members]).mean())
+                self.gammas[i] = self._moved(float(self.gammas[i]), gap)
+
+    def _moved(self, gamma: float, gap: float) -> float:
+        grown = gamma * torch.exp(torch.tensor((1 if gamma > 0 else -1) * self.rate * gap, dtype=torch.float64)).item()
+        if abs(grown) < self.turn:
+            grown = -self.turn if gamma > 0 else self.turn
+        return min(max(grown, self.lowest), self.highest)
+
+    def extra_repr(self) -> str:
+        return ", ".join(filter(None, [f"bins={len(self.gammas)}, rate={self.rate:g}", super().extra_repr()]))

@@ -1,0 +1,126 @@
+"""Label smoothing, and the penalties that add to any loss: MMCE, entropy, the norm of the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trueup.inputs import InputError, working_dtype
+from trueup.losses.base import Loss, Penalty
+from trueup.losses.rows import odds_against
+
+
+class LabelSmoothing(Loss):
+    """Cross-entropy with the target (1 - eps) e_y + eps / K; a masked class (-inf) gets no share of eps.
+
+    With z the logits it is CE + eps (z_y - mean z).
+    """
+
+    def __init__(self, eps: float = 0.05, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
+            raise InputError(f"eps: expected a number from 0 up to, not including, 1, got {eps!r}")
+        self.eps = float(eps)
+
+    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+        z = logits.to(working_dtype(logits))
+        possible = z != -torch.inf
+        relative = z - z.gather(1, labels.unsqueeze(1))
+        mean = torch.where(possible, relative, 0.0).sum(1) / possible.sum(1)
+        return -F.logsigmoid(-odds_against(logits, labels)) - self.eps * mean
+
+    def extra_repr(self) -> str:
+        return ", ".join(filter(None, [f"eps={self.eps:g}", super().extra_repr()]))
+
+
+def _amount(value: float, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InputError(f"{name}: expected a finite number of at least 0, got {value!r}")
+    return float(value)
+
+
+class MMCE(Penalty):
+    """weight times the maximum mean calibration error of a batch (Kumar et al. 2018).
+
+    MMCE^2 = (1/n^2) sum_ij (c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4), with r the confidence and c = 1 where the
+    prediction is right. ``form="mukhoti2020"`` is what that paper's code trained with instead: right and wrong
+    predictions apart, each sum of pairs divided by the number of its pairs twice, and 0 where all are right or all
+    wrong.
+    """
+
+    width = 0.4
+
+    def __init__(self, weight: float = 2.0, *, form: str = "paper") -> None:
+        super().__init__()
+        if form not in ("paper", "mukhoti2020"):
+            raise InputError(f"form: {form!r} is neither 'paper' nor 'mukhoti2020'")
+        self.weight = _amount(weight, "weight")
+        self.form = form
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        confidence, predicted = logits.to(working_dtype(logits)).softmax(-1).max(-1)
+        right = (predicted == labels).to(confidence.dtype)
+        kernel = (-(confidence.unsqueeze(1) - confidence).abs() / self.width).exp()
+        error = (
+            self._apart(confidence, right, kernel)
+            if self.form == "mukhoti2020"
+            else self._plain(confidence, right, kernel)
+        )
+        return self.weight * error
+
+    @staticmethod
+    def _plain(confidence: Tensor, right: Tensor, kernel: Tensor) -> Tensor:
+        gap = right - confidence
+        squared = (gap @ kernel @ gap) / max(len(gap), 1) ** 2
+        return squared.clamp(min=1e-20).sqrt()  # the root has no slope at 0
+
+    @staticmethod
+    def _apart(confidence: Tensor, right: Tensor, kernel: Tensor) -> Tensor:
+        wrong = 1 - right
+        n_right, n_wrong = right.sum(), wrong.sum()
+        below, above = (1 - confidence) * right, confidence * wrong
+        pairs = (
+            (below @ kernel @ below) / n_right.clamp(min=1) ** 2 / (n_right**2 + 1e-5)
+            + (above @ kernel @ above) / n_wrong.clamp(min=1) ** 2 / (n_wrong**2 + 1e-5)
+            - 2 * (below @ kernel @ above) / (n_right * n_wrong).clamp(min=1) / (n_right * n_wrong + 1e-5)
+        )
+        both = (n_right > 0) & (n_wrong > 0)
+        return torch.where(both, (pairs.clamp(min=0) + 1e-10).sqrt(), 0.0)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight:g}" + ("" if self.form == "paper" else f", form={self.form!r}")
+
+
+class EntropyPenalty(Penalty):
+    """-alpha H(p): rewards predictions that stay unsure (Pereyra et al. 2017)."""
+
+    def __init__(self, alpha: float = 0.1) -> None:
+        super().__init__()
+        self.alpha = _amount(alpha, "alpha")
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        log_p = logits.to(working_dtype(logits)).log_softmax(-1)
+        return self.alpha * (log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
+
+    def extra_repr(self) -> str:
+        return f"{self.alpha:g}"
+
+
+class LogitNorm(Penalty):
+    """alpha times the p-norm of the logits of each sample; masked classes (-inf) do not count."""
+
+    def __init__(self, p: float = 1.0, alpha: float = 0.01) -> None:
+        super().__init__()
+        if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
+            raise InputError(f"p: the norm needs a number of at least 1, got {p!r}")
+        self.p, self.alpha = float(p), _amount(alpha, "alpha")
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        z = logits.to(working_dtype(logits))
+        return self.alpha * torch.linalg.vector_norm(z.masked_fill(z == -torch.inf, 0.0), ord=self.p, dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p:g}, alpha={self.alpha:g}"

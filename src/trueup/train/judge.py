@@ -1,0 +1,226 @@
+"""The table of a study: every loss before and after every calibrator, over the seeds, against cross-entropy."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from torch import Tensor
+
+from trueup import tables
+from trueup.audit import finite
+from trueup.calibrators import calibrator
+from trueup.metrics import METRICS, Interval, Resampler, Scores, score, score_logits
+from trueup.train.run import Run, write_whole
+from trueup.train.study import StudyRuns
+
+BASELINE = "cross-entropy"
+JUDGED = ("error", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece")
+COMPARED = ("error", "nll", "ece", "adaptive_ece", "smooth_ece")
+TRUTH = ("confidence_error", "excess_nll")
+"""Against the true class probabilities, where they are known: see ``against_truth``."""
+TITLES = {"error": "error", "nll": "NLL", "ece": "ECE", "adaptive_ece": "adapt.", "smooth_ece": "smooth"}
+NARROW = ("error", "nll", "ece")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric over the seeds."""
+
+    mean: float
+    sd: float | None
+    """With n - 1 below; None for a single seed."""
+    values: tuple[float, ...]
+    against: Interval | None
+    """The pooled metric less that of cross-entropy; None where there is nothing to compare."""
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    data: str
+    model: str
+    loss: str
+    calibrator: str
+    seeds: tuple[int, ...]
+    metrics: dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """What a study found. It prints as a table."""
+
+    name: str
+    rows: tuple[StudyRow, ...]
+    failed: dict[str, str]
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Plain numbers, a dict for each row."""
+        found = []
+        for row in self.rows:
+            entry = asdict(row)
+            for name, cell in row.metrics.items():
+                entry["metrics"][name]["against"] = None if cell.against is None else cell.against._asdict()
+            found.append(finite(json.loads(json.dumps(entry))))
+        return found
+
+    def to_csv(self) -> str:
+        """A line for each row, columns METRIC_mean, _sd, and _less_baseline, _low, _high."""
+        columns = ["data", "model", "loss", "calibrator", "seeds"]
+        for metric in JUDGED:
+            columns += [f"{metric}_mean", f"{metric}_sd"]
+            columns += [f"{metric}_{part}" for part in ("less_baseline", "low", "high")] if metric in COMPARED else []
+        columns += [f"{metric}_{part}" for metric in TRUTH for part in ("mean", "sd")]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for row in self.rows:
+            cells: list[Any] = [row.data, row.model, row.loss, row.calibrator, len(row.seeds)]
+            for metric in JUDGED:
+                cell = row.metrics[metric]
+                cells += [cell.mean, cell.sd]
+                cells += list(cell.against or ("", "", "")) if metric in COMPARED else []
+            known = (row.metrics.get(metric) for metric in TRUTH)
+            cells += [value for cell in known for value in ((cell.mean, cell.sd) if cell else ("", ""))]
+            writer.writerow("" if value is None else value for value in cells)
+        return text.getvalue()
+
+    def save(self, folder: Path) -> dict[str, Path]:
+        """table.csv and table.json in ``folder``."""
+        content = {"study": self.name, "rows": self.to_list(), "failed": self.failed}
+        write_whole(folder / "table.csv", self.to_csv().encode())
+        write_whole(folder / "table.json", json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+        return {"csv": folder / "table.csv", "json": folder / "table.json"}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= 110
+        for (data, model), of_net in groupby(self.rows, key=lambda row: (row.data, row.model)):
+            rows = list(of_net)
+            titles = {metric: TITLES[metric] for metric in (TITLES if wide else NARROW)}
+            if "confidence_error" in rows[0].metrics:
+                titles |= {"confidence_error": "off truth"}
+                titles.pop("adaptive_ece" if wide else "error")
+            seeds = max(len(row.seeds) for row in rows)
+            title = (
+                f"{data}, {model}: mean ± sd over {seeds} seeds, errors in %; change of ECE against {BASELINE}, 95 %"
+            )
+            shown = tables.table(title, "loss, calibrator", *titles.values(), "change of ECE")
+            for loss, of_loss in groupby(rows, key=lambda row: row.loss):
+                shown.add_row(f"[bold]{loss}[/]")
+                for row in of_loss:
+                    cells = [_cell(metric, row.metrics[metric]) for metric in titles]
+                    shown.add_row(f"  {row.calibrator}", *cells, _difference(row.metrics["ece"].against, wide))
+            yield shown
+            yield ""
+        for name, message in self.failed.items():
+            yield f"failed: {name}\n  " + message.replace("\n", "\n  ")
+
+    def __str__(self) -> str:
+        return tables.text(self, width=120)
+
+    __repr__ = __str__
+
+
+def _cell(metric: str, cell: Cell) -> str:
+    scale, digits = (100, 2) if metric in (*tables.SHARES, "confidence_error") else (1, 3)
+    mean = f"{scale * cell.mean:.{digits}f}"
+    return mean if cell.sd is None else f"{mean} ±{scale * cell.sd:.{digits}f}"
+
+
+def _difference(against: Interval | None, wide: bool) -> str:
+    if against is None:
+        return ""
+    value, low, high = (100 * part for part in against)
+    return (f"{value:+.2f} " if wide else "") + f"[{low:+.2f}, {high:+.2f}]"
+
+
+# ---------------------------------------------------------------------- from runs to rows
+
+
+def judge(
+    found: StudyRuns, *, resamples: int = 1000, seed: int = 0, progress: Callable[[float], None] | None = None
+) -> StudyTable:
+    """Fits every calibrator to each run's val, scores its test, and puts the losses beside cross-entropy.
+
+    A difference is that of the metrics pooled over the seeds that both have, with the rows of both resampled together,
+    both after the same calibrator; the focal map, which cross-entropy has no gamma for, is put beside cross-entropy
+    as it is. The rows of different seeds count as independent; where all seeds fail on the same images, the interval
+    is too narrow.
+    """
+    groups: dict[tuple[str, str, str, str], dict[int, Scores]] = {}
+    truth = {(run.recipe.data, run.recipe.seed): run.test_posteriors for run in found.runs}
+    for i, run in enumerate(found.runs):
+        for name, spec in found.study.calibrators_of(run.recipe.loss).items():
+            key = (run.recipe.data, run.recipe.model, run.recipe.loss, name)
+            groups.setdefault(key, {})[run.recipe.seed] = calibrated_scores(run, spec)
+        if progress:
+            progress((i + 1) / len(found.runs) / 2)
+    baselines: dict[Any, Resampler] = {}
+    rows = []
+    for i, (key, of_seed) in enumerate(groups.items()):
+        data, model, loss, name = key
+        beside = "none" if name == "focal-map" else name
+        of_baseline = groups.get((data, model, BASELINE, beside), {}) if loss != BASELINE else {}
+        shared = tuple(s for s in of_seed if s in of_baseline)
+        against: dict[str, Interval] = {}
+        if shared and resamples:
+            base = (data, model, beside, shared)
+            if base not in baselines:
+                baselines[base] = Resampler(pooled([of_baseline[s] for s in shared]), resamples, seed)
+            mine = Resampler(pooled([of_seed[s] for s in shared]), resamples, seed)
+            against = {metric: mine.difference(baselines[base], METRICS[metric]) for metric in COMPARED}
+        cells = {m: _spread([METRICS[m](s) for s in of_seed.values()], against.get(m)) for m in JUDGED}
+        known = [against_truth(s, p) for of, s in of_seed.items() if (p := truth[data, of]) is not None]
+        cells |= {m: _spread([each[m] for each in known], None) for m in TRUTH if known}
+        rows.append(StudyRow(data, model, loss, name, tuple(of_seed), cells))
+        if progress:
+            progress(0.5 + (i + 1) / len(groups) / 2)
+    return StudyTable(found.study.name, tuple(rows), found.failed)
+
+
+def calibrated_scores(run: Run, spec: str) -> Scores:
+    """The scores of a run's test set after the calibrator, fitted to its val."""
+    if spec == "none":
+        return score_logits(run.test.logits, run.test.labels)
+    made = calibrator(spec).fit(run.val.logits, run.val.labels)
+    return score(made(run.test.logits), run.test.labels)
+
+
+def against_truth(scores: Scores, posteriors: Tensor) -> dict[str, float]:
+    """How far the probabilities are from the true ones (N, K), free of the noise of the labels.
+
+    confidence_error: the mean of |confidence - true probability of the predicted class|; excess_nll: the mean of the
+    divergence KL(truth || probs), which is what the expected NLL has above that of the truth.
+    """
+    p = scores.probs.double()
+    predicted = p.argmax(1, keepdim=True)
+    gap = (p.gather(1, predicted) - posteriors.gather(1, predicted)).abs()
+    tiny = torch.finfo(torch.float64).tiny
+    divergence = (torch.special.xlogy(posteriors, posteriors) - posteriors * p.clamp(min=tiny).log()).sum(1)
+    return {"confidence_error": float(gap.mean()), "excess_nll": float(divergence.mean())}
+
+
+def pooled(parts: list[Scores]) -> Scores:
+    """The samples of several sets as one."""
+    logs = [part.log_true_from_logits for part in parts if part.log_true_from_logits is not None]
+    return Scores(
+        confidence=np.concatenate([part.confidence for part in parts]),
+        correct=np.concatenate([part.correct for part in parts]),
+        true=np.concatenate([part.true for part in parts]),
+        probs=torch.cat([part.probs for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        log_true_from_logits=np.concatenate(logs) if len(logs) == len(parts) else None,
+    )
+
+
+def _spread(values: list[float], against: Interval | None) -> Cell:
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Cell(float(np.mean(values)), sd, tuple(values), against)

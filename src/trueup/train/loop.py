@@ -1,0 +1,226 @@
+"""The training loop, from the first weights to the last epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trueup import losses, models
+from trueup.audit import finite
+from trueup.data import Dataset
+from trueup.data import registry as sources
+from trueup.inputs import InputError
+from trueup.train.batches import Batches, normalisers, on_device, seed_of
+from trueup.train.measure import Diverged, logits_of, measured
+from trueup.train.recipe import Recipe
+from trueup.train.step import GradientNorms, State, captured, step
+
+MODES = ("auto", "eager", "graph", "compiled-graph")
+"""How a step runs: plainly; as a CUDA graph; as a CUDA graph of the compiled net. auto: plainly on a CPU."""
+
+TRAIN_SAMPLES = 10_000
+"""So many training samples, the same in every epoch, are measured in eval mode after it."""
+
+COMPILING_PAYS = 20_000
+"""From so many steps on, auto compiles the net: below, compiling takes longer than it saves."""
+
+
+@dataclass
+class Progress:
+    """Where a training stands: what a checkpoint holds beside the state."""
+
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_error: float | None = None
+    best: dict[str, Tensor] | None = None
+    """The kept weights, where not the last are kept."""
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are done."""
+        return len(self.history)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained net and what it says of val and test, (N, K) float32 on the CPU."""
+
+    model: nn.Module
+    val_logits: Tensor
+    test_logits: Tensor
+    history: list[dict[str, Any]]
+
+
+def fit(
+    recipe: Recipe,
+    data: Dataset,
+    *,
+    device: str = "auto",
+    mode: str = "auto",
+    saved: tuple[dict[str, Tensor], Progress] | None = None,
+    after_epoch: Callable[[State, Progress], None] | None = None,
+) -> Fitted:
+    """Trains as the recipe says. ``saved`` is a state to go on from; ``after_epoch`` sees the state after each epoch.
+
+    The smaller batch that is left at the end of an epoch, which the papers' code keeps, always runs plainly.
+    One entry of the history is one epoch: learning rate, seconds, gradient norms before clipping, the L2 norm of the
+    last layer's weights, and for train (the first 10 000 samples, or all where there are fewer), val and test what
+    ``measured`` gives. All are measured in eval mode with the weights at the end of the epoch.
+    """
+    place = chosen_device(device)
+    mode = chosen_mode(mode, place, recipe, len(data.train))
+    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and place.type == "cuda")
+    autocast = partial(torch.autocast, place.type, torch.bfloat16, cache_enabled=False) if bf16 else nullcontext
+    with _random_numbers_of_our_own(place), _fast_kernels(place, bf16):
+        # the samples
+        normaliser, test_normaliser = normalisers(recipe, data, place)
+        batches = Batches(data.train, normaliser, recipe, place)
+        some = slice(TRAIN_SAMPLES)
+        shown = {
+            "train": (on_device(data.train.inputs[some], place), data.train.labels[some], normaliser),
+            "val": (on_device(data.val.inputs, place), data.val.labels, normaliser),
+            "test": (on_device(data.test.inputs, place), data.test.labels, test_normaliser),
+        }
+
+        # the net, the loss, the optimiser
+        torch.manual_seed(seed_of(recipe.seed, 0, "weights"))
+        model = models.build(recipe.model, data.classes, data.input_shape).to(place)
+        if place.type == "cuda":
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        criterion: Any = losses.parse(recipe.loss, reduction=recipe.reduction).to(place)
+        state, progress = State(model.train(), criterion, recipe, place), Progress()
+        if saved is not None:
+            state.restore(saved[0])
+            progress = saved[1]
+
+        # the step
+        norms = GradientNorms(place)
+        full_batches, rest = divmod(len(data.train), recipe.batch)
+        if progress.epoch < recipe.epochs:
+            batches.draw(progress.epoch)
+        one = partial(step, state=state, batches=batches, norms=norms, clip=recipe.clip, autocast=autocast)
+        full_step = partial(
+            one, torch.compile(model, dynamic=False) if mode == "compiled-graph" else model, recipe.batch
+        )
+        if mode != "eager" and full_batches and progress.epoch < recipe.epochs:
+            full_step = captured(full_step, state, batches)
+
+        for epoch in range(progress.epoch, recipe.epochs):
+            begin = time.perf_counter()
+            torch.manual_seed(seed_of(recipe.seed, epoch, "dropout"))
+            state.lr.fill_(recipe.lr_at(epoch))
+            if hasattr(criterion, "set_progress"):
+                criterion.set_progress(epoch / recipe.epochs)
+            norms.clear()
+            batches.draw(epoch)
+            for _ in range(full_batches):
+                full_step()
+            if rest > 1:  # batch norm cannot take a single sample
+                one(model, rest)
+            gradient_norm = norms.summary()  # waits for the device
+            trained = time.perf_counter()
+
+            logits = _all_logits(model, shown, autocast, epoch)
+            if hasattr(criterion, "observe_validation"):
+                criterion.observe_validation(logits["val"].softmax(1), data.val.labels.to(place))
+            entry = {
+                "epoch": epoch,
+                "lr": recipe.lr_at(epoch),
+                "gradient_norm": gradient_norm,
+                "weight_norm": float(models.last_layer(model).weight.detach().float().norm()),
+                **{name: measured(logits[name], labels) for name, (_, labels, _) in shown.items()},
+                "seconds": trained - begin,
+                "seconds_measuring": time.perf_counter() - trained,
+            }
+            progress.history.append(finite(entry))
+            if recipe.keep == "best-val" and (
+                progress.best_error is None or entry["val"]["error"] < progress.best_error
+            ):
+                progress.best_error = entry["val"]["error"]
+                progress.best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            if after_epoch is not None:
+                after_epoch(state, progress)
+
+        # the result
+        if progress.best is not None:
+            model.load_state_dict(progress.best)
+        logits = _all_logits(model, {name: shown[name] for name in ("val", "test")}, autocast, recipe.epochs - 1)
+        return Fitted(model.eval().cpu(), logits["val"].cpu(), logits["test"].cpu(), progress.history)
+
+
+def check_names(recipe: Recipe) -> None:
+    """A data set, net or loss that is not known is told before all work."""
+    sources.parse(recipe.data)
+    losses.parse(recipe.loss)
+    if recipe.model.partition(":")[0] not in models.MODELS:
+        raise InputError(f"unknown model {recipe.model!r}; known: {', '.join(models.MODELS)}")
+
+
+def chosen_device(device: str) -> torch.device:
+    """ "auto" is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise InputError(f'device: {device!r} is none; try "auto", "cpu", "cuda" or "cuda:0"') from None
+    if place.type not in ("cpu", "cuda"):
+        raise InputError(f'device: {device!r} is not supported; "cpu" and "cuda" are')
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f'device: {device!r} was asked for, but torch sees no GPU here; "cpu" runs everywhere')
+    if place.index is not None and place.type == "cuda" and place.index >= torch.cuda.device_count():
+        raise InputError(f"device: {device!r} was asked for, but there are {torch.cuda.device_count()} GPUs")
+    return place
+
+
+def chosen_mode(mode: str, place: torch.device, recipe: Recipe, samples: int) -> str:
+    """What auto means here; a graph needs a GPU, and a penalty that differentiates twice is not captured."""
+    if mode not in MODES:
+        raise InputError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    if place.type != "cuda":
+        if mode not in ("auto", "eager"):
+            raise InputError(f"mode: {mode!r} needs a GPU; a CPU runs eager")
+        return "eager"
+    if mode != "auto":
+        return mode
+    if hasattr(losses.parse(recipe.loss), "penalty"):
+        return "eager"
+    return "compiled-graph" if recipe.epochs * (samples // recipe.batch) >= COMPILING_PAYS else "graph"
+
+
+def _all_logits(model: nn.Module, shown: dict[str, Any], autocast: Any, epoch: int) -> dict[str, Tensor]:
+    try:
+        return {name: logits_of(model, inputs, normaliser, autocast) for name, (inputs, _, normaliser) in shown.items()}
+    except Diverged as error:
+        raise Diverged(f"epoch {epoch}: {error}") from None
+
+
+@contextmanager
+def _random_numbers_of_our_own(place: torch.device) -> Iterator[None]:
+    """Seeds set within do not reach the caller."""
+    with torch.random.fork_rng([place] if place.type == "cuda" else [], device_type="cuda"):
+        yield
+
+
+@contextmanager
+def _fast_kernels(place: torch.device, bf16: bool) -> Iterator[None]:
+    """cuDNN tries its kernels once and keeps the fastest; beside bf16, what is left in float32 may be TF32."""
+    if place.type != "cuda":
+        yield
+        return
+    benchmark, precision = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.benchmark = True
+    if bf16:
+        torch.set_float32_matmul_precision("high")
+    try:
+        with torch.cuda.device(place):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = benchmark
+        torch.set_float32_matmul_precision(precision)

@@ -1,0 +1,371 @@
+"""A run: one training in one folder, which can be killed at any moment and goes on from its last checkpoint.
+
+    recipe.json             the recipe and its digest
+    history.jsonl           a line an epoch, to be followed while it runs
+    checkpoint.safetensors  the state after an epoch, the history so far; gone when the run is complete
+    val.safetensors         Predictions; test.safetensors likewise
+    posteriors.safetensors  the true or human class probabilities of the test samples, where they are known
+    weights.safetensors     the kept weights
+    run.json                versions, hardware, seconds, date; written last, so that a folder with it is complete
+
+Every file but the history is written under another name first, so that it is there whole or not at all. The history is
+written anew from the checkpoint when a run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+import trueup
+from trueup import data as sources
+from trueup.data import Dataset
+from trueup.files import Content
+from trueup.files import write as write_predictions
+from trueup.inputs import InputError
+from trueup.predictions import Predictions, load
+from trueup.train.loop import Fitted, Progress, check_names, chosen_device, fit
+from trueup.train.recipe import Recipe
+from trueup.train.step import State
+
+FORMAT = "1"
+CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT_SHARE = 0.02
+"""Checkpoints take at most about this share of the time, as long as they come more often than they have to."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run, read from its folder."""
+
+    folder: Path
+    recipe: Recipe
+    info: dict[str, Any]
+    """What run.json holds."""
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """An entry for each epoch."""
+        return read_history(self.folder)
+
+    @cached_property
+    def val(self) -> Predictions:
+        return load(self.folder / "val.safetensors")
+
+    @cached_property
+    def test(self) -> Predictions:
+        return load(self.folder / "test.safetensors")
+
+    @cached_property
+    def test_posteriors(self) -> Tensor | None:
+        """(N, K) float64, the true or human class probabilities of the test samples, where they are known."""
+        path = self.folder / "posteriors.safetensors"
+        return safetensors.torch.load_file(path)["test"] if path.exists() else None
+
+    @property
+    def seconds(self) -> float:
+        return self.info["seconds"]
+
+
+def train(
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    mode: str = "auto",
+    data_dir: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 20.0,
+    half: bool = False,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> Run:
+    """Trains in ``folder``, or goes on there; a complete run is only read.
+
+    A checkpoint is written every ``checkpoint_seconds``, more often where that costs next to nothing, and after every
+    epoch with 0. ``half`` stores the predictions in float16. ``progress`` sees each new entry of the history.
+    """
+    folder = Path(folder)
+    chosen_device(device)
+    check_names(recipe)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(folder):
+        _settle_recipe(folder, recipe)
+        if (folder / "run.json").exists():
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+            return load_run(folder)
+        data = sources.load(recipe.data, data_dir, split=recipe.split, seed=recipe.split_seed)
+        saved = read_checkpoint(folder, recipe, data.checksum)
+        keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, saved[2] if saved else 0.0, progress)
+        keeper.begin(saved[1].history if saved else [])
+        with _explained(folder, recipe):
+            fitted = fit(
+                recipe,
+                data,
+                device=device,
+                mode=mode,
+                saved=saved[:2] if saved else None,
+                after_epoch=keeper.after_epoch,
+            )
+        _finish(folder, recipe, data, fitted, keeper.seconds(), device, half)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        return load_run(folder)
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """A complete run from its folder."""
+    folder = Path(folder)
+    if not (folder / "run.json").is_file():
+        raise InputError(f"{folder}: no complete run is in it (run.json is missing)")
+    return Run(folder, read_recipe(folder / "recipe.json"), _read_json(folder / "run.json"))
+
+
+def is_complete(folder: Path, recipe: Recipe) -> bool:
+    """Whether the folder holds this very recipe's run, with all of its files."""
+    files = ("run.json", "recipe.json", "history.jsonl", "val.safetensors", "test.safetensors", "weights.safetensors")
+    return (
+        all((folder / name).is_file() for name in files) and read_recipe(folder / "recipe.json").digest == recipe.digest
+    )
+
+
+def read_recipe(path: Path) -> Recipe:
+    """What recipe.json holds; its digest is checked."""
+    content = _read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
+        raise InputError(f"{path}: not a recipe; remove the folder to begin anew")
+    recipe = Recipe.from_dict(content["recipe"])
+    if recipe.digest != content.get("digest"):
+        raise InputError(f"{path}: the digest is not that of the recipe, which was changed by hand")
+    return recipe
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The entries so far; a last line that is being written is left out."""
+    try:
+        lines = (folder / "history.jsonl").read_text().split("\n")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines[:-1]]
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def write_checkpoint(
+    folder: Path, recipe: Recipe, checksum: str, state: State, progress: Progress, seconds: float
+) -> None:
+    """One file with the state, the history so far, and what they belong to."""
+    tensors = state.tensors() | {f"best.{name}": tensor for name, tensor in (progress.best or {}).items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    about = {
+        "format": FORMAT,
+        "digest": recipe.digest,
+        "data": checksum,
+        "sum": _sum(tensors),
+        "seconds": repr(seconds),
+        "best_error": json.dumps(progress.best_error),
+        "history": json.dumps(progress.history),
+    }
+    write_whole(folder / CHECKPOINT, safetensors.torch.save(tensors, about))
+
+
+def read_checkpoint(folder: Path, recipe: Recipe, checksum: str) -> tuple[dict[str, Tensor], Progress, float] | None:
+    """The state, where the training stands and the seconds it took; None where there is no checkpoint yet."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about["format"] != FORMAT:
+            raise InputError(f"{path}: format version {about['format']!r}; this release reads {FORMAT}")
+        history, best_error = json.loads(about["history"]), json.loads(about["best_error"])
+        digest, data, seconds = about["digest"], about["data"], float(about["seconds"])
+        whole = about["sum"] == _sum(tensors)
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged ({error}); without it the run begins anew: remove it") from None
+    if not whole:
+        raise InputError(f"{path}: damaged (its sum differs); without it the run begins anew: remove it")
+    if digest != recipe.digest:
+        raise InputError(f"{path}: of another recipe ({digest}, not {recipe.digest}); take another folder")
+    if data != checksum:
+        raise InputError(f"{path}: {recipe.data} has changed since (another checksum); take another folder")
+    best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
+    state = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
+    return state, Progress(history, best_error, best or None), seconds
+
+
+def _sum(tensors: dict[str, Tensor]) -> str:
+    total = 0
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), total)  # type: ignore[arg-type]
+    return f"{total:08x}"
+
+
+class _Keeper:
+    """Keeps the history after every epoch, and a checkpoint now and then."""
+
+    def __init__(
+        self, folder: Path, recipe: Recipe, checksum: str, every: float, seconds: float, progress: Any = None
+    ) -> None:
+        self.folder, self.recipe, self.checksum, self.every, self.progress = folder, recipe, checksum, every, progress
+        self.begun = time.perf_counter() - seconds
+        self.last, self.cost = time.perf_counter(), 0.0
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun
+
+    def begin(self, history: list[dict[str, Any]]) -> None:
+        """The history as the checkpoint has it: what was written after it, or by half, goes."""
+        lines = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in history)
+        write_whole(self.folder / "history.jsonl", lines.encode())
+
+    def after_epoch(self, state: State, progress: Progress) -> None:
+        entry = progress.history[-1]
+        with open(self.folder / "history.jsonl", "a") as file:
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
+        now = time.perf_counter()
+        if now - self.last >= min(self.every, self.cost / CHECKPOINT_SHARE):
+            write_checkpoint(self.folder, self.recipe, self.checksum, state, progress, self.seconds())
+            self.last = time.perf_counter()
+            self.cost = self.last - now
+        if self.progress is not None:
+            self.progress(entry)
+
+
+# ---------------------------------------------------------------------- the folder
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file is there whole or not at all, whatever happens to the process or the machine meanwhile."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _settle_recipe(folder: Path, recipe: Recipe) -> None:
+    """Writes the recipe, or checks that what the folder holds is this recipe's."""
+    path = folder / "recipe.json"
+    for stray in folder.glob(".*.*"):  # of a process that was killed; no other process is in here
+        stray.unlink(missing_ok=True)
+    begun = (folder / CHECKPOINT).exists() or (folder / "run.json").exists() or read_history(folder)
+    there = read_recipe(path) if begun or path.exists() else None
+    if there is None or (there.digest != recipe.digest and not begun):
+        content = {"recipe": recipe.to_dict(), "digest": recipe.digest}
+        write_whole(path, json.dumps(content, indent=1).encode() + b"\n")
+    elif there.digest != recipe.digest:
+        raise InputError(
+            f"{folder}: holds a run of another recipe ({'; '.join(there.differences(recipe))}); take another folder"
+        )
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time; the system lets go of the lock when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(f"{folder}: another process is training in it") from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _explained(folder: Path, recipe: Recipe) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{folder}: out of GPU memory with {recipe.model}, batch {recipe.batch} ({str(error).split('. ')[0]}); "
+            "nothing is lost: free memory, or take a device with more, and run the same again"
+        ) from None
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
+
+
+def _finish(
+    folder: Path, recipe: Recipe, data: Dataset, fitted: Fitted, seconds: float, device: str, half: bool
+) -> None:
+    weights = {name: tensor.contiguous() for name, tensor in fitted.model.state_dict().items()}
+    write_whole(folder / "weights.safetensors", safetensors.torch.save(weights, {"digest": recipe.digest}))
+    meta = {"recipe": recipe.to_dict(), "digest": recipe.digest, "data_checksum": data.checksum}
+    for name, logits, labels in (
+        ("val", fitted.val_logits, data.val.labels),
+        ("test", fitted.test_logits, data.test.labels),
+    ):
+        values = logits.half() if half else logits
+        content = Content("logits", values.numpy(), labels.numpy(), data.class_names, {**meta, "split": name})
+        write_predictions(folder / f"{name}.safetensors", content)
+    if data.test.posteriors is not None:
+        known = safetensors.torch.save({"test": data.test.posteriors.contiguous()})
+        write_whole(folder / "posteriors.safetensors", known)
+    info = {
+        "complete": True,
+        "digest": recipe.digest,
+        "data_checksum": data.checksum,
+        "parameters": sum(p.numel() for p in fitted.model.parameters()),
+        "epochs": recipe.epochs,
+        "seconds": seconds,
+        "seconds_an_epoch": float(np.median([entry["seconds"] for entry in fitted.history])),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **where(device),
+    }
+    write_whole(folder / "run.json", json.dumps(info, indent=1).encode() + b"\n")
+
+
+def where(device: str = "auto") -> dict[str, Any]:
+    """The versions and the hardware."""
+    place = chosen_device(device)
+    hardware = {"cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    if place.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(place)
+    versions = {
+        "trueup": trueup.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+    }
+    return {"versions": versions, "hardware": hardware}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: damaged ({error}); remove the folder to begin anew") from None

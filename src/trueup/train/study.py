@@ -1,0 +1,148 @@
+"""A study: a grid of runs, each judged before and after calibration, and a table with intervals."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from trueup.calibrators import calibrator
+from trueup.inputs import InputError, count
+from trueup.train.loop import check_names, chosen_device
+from trueup.train.recipe import Recipe, named
+from trueup.train.run import Run, is_complete, load_run
+from trueup.train.worker import Event, Task, run_all
+
+FIXED_FOCAL = re.compile(r"focal:([0-9.]+)")
+
+
+def folder_name(recipe: Recipe) -> str:
+    """A name for the run of a recipe: what people look for, and the digest, which tells it from all others."""
+    parts = (recipe.data, recipe.model, recipe.loss, f"seed{recipe.seed}", recipe.digest[:8])
+    return "_".join(re.sub(r"[^\w.+-]+", "-", part) for part in parts)
+
+
+@dataclass(frozen=True)
+class Study:
+    """data x models x losses x seeds, each run calibrated by every one of the calibrators.
+
+    The calibrator "focal-map" stands for the map with the training gamma: it is there after a fixed focal loss only.
+    """
+
+    name: str
+    recipe: str
+    losses: tuple[str, ...]
+    calibrators: tuple[str, ...] = ("none", "temperature", "focal-temperature", "focal-map")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    data: tuple[str, ...] = ()
+    """The recipe's own where none is named; models likewise."""
+    models: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the recipe, other than its own."""
+
+    def __post_init__(self) -> None:
+        for axis in ("losses", "calibrators", "seeds", "data", "models"):
+            values = getattr(self, axis)
+            if not values and axis not in ("data", "models"):
+                raise InputError(f"{axis}: none is named")
+            if len(set(values)) != len(values):
+                raise InputError(f"{axis}: {', '.join(map(str, values))} names one twice")
+        for each in self.calibrators:
+            if each != "focal-map":
+                calibrator(each)
+
+    def recipes(self) -> dict[str, Recipe]:
+        """By the name of the run's folder, which tells the recipe by its digest. A bad name is told before all work."""
+        base, found = named(self.recipe), {}
+        grid = product(self.data or (base.data,), self.models or (base.model,), self.losses, self.seeds)
+        for data, model, loss, seed in grid:
+            made = named(self.recipe, data=data, model=model, loss=loss, seed=seed, **self.settings)
+            check_names(made)
+            found[folder_name(made)] = made
+        return found
+
+    def calibrators_of(self, loss: str) -> dict[str, str]:
+        """The name in the table -> the calibrator, for the runs of a loss."""
+        fixed = FIXED_FOCAL.fullmatch(loss)
+        found = {}
+        for each in self.calibrators:
+            if each != "focal-map":
+                found[each] = each
+            elif fixed:
+                found[each] = f"focal-map:{fixed[1]}"
+        return found
+
+
+_LOSSES = (
+    "cross-entropy", "brier", "cross-entropy+mmce:2", "label-smoothing:0.05", "focal:1", "focal:2", "focal:3",
+    "flsd-53", "focal-schedule:5,3,2", "dual-focal:5", "cross-entropy+entropy:0.1", "cross-entropy+l1:0.01",
+)  # fmt: skip
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        Study("digits", recipe="digits", losses=_LOSSES),
+        Study(
+            "gaussians",
+            recipe="gaussians",
+            losses=("cross-entropy", "focal:1", "focal:2", "focal:3", "focal:5"),
+            data=("gaussians:train=300", "gaussians:train=3000"),
+            models=("linear", "mlp:400,400"),
+        ),
+    )
+}
+"""By name."""
+
+
+def study_named(name: str, **changes: Any) -> Study:
+    """The study of that name with other losses, seeds, calibrators ...; None leaves one as it is."""
+    if name not in STUDIES:
+        raise InputError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
+    return replace(STUDIES[name], **{k: v for k, v in changes.items() if v is not None})
+
+
+@dataclass(frozen=True)
+class StudyRuns:
+    """The runs of a study, and why others failed."""
+
+    study: Study
+    runs: tuple[Run, ...]
+    failed: dict[str, str]
+
+
+def run_study(
+    study: Study,
+    folder: str | Path,
+    *,
+    jobs: int | None = None,
+    device: str = "auto",
+    mode: str = "auto",
+    data_dir: str | Path | None = None,
+    watch: Callable[[Sequence[Task], Event | None], None] | None = None,
+) -> StudyRuns:
+    """Runs what is not complete yet, each in a folder of its own under ``folder``, ``jobs`` at a time.
+
+    A run that fails is reported and does not stop the others. ``watch`` is called once with all tasks before the first
+    event, and then with each. Without ``jobs`` a GPU has one run at a time, and a CPU one for each core.
+    """
+    alone = chosen_device(device).type == "cuda"
+    jobs = count(jobs, "jobs") if jobs is not None else 1 if alone else os.cpu_count() or 1
+    folder = Path(folder)
+    recipes = study.recipes()
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {"device": device, "mode": mode, "data_dir": None if data_dir is None else str(data_dir)}
+    open_tasks = [
+        Task(name, recipe, folder / name, options)
+        for name, recipe in recipes.items()
+        if not is_complete(folder / name, recipe)
+    ]
+    if watch is not None:
+        watch(open_tasks, None)
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    failed = run_all(open_tasks, jobs, logs, None if watch is None else lambda event: watch(open_tasks, event))
+    return StudyRuns(study, tuple(load_run(folder / name) for name in recipes if name not in failed), failed)

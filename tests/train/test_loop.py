@@ -1,0 +1,180 @@
+"""The loop: one step by hand, the schedule, the hooks, what the history holds, and the same seed the same weights."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.train.small import SMALL, but_for_seconds
+from trueup import data as sources
+from trueup import losses, models
+from trueup.inputs import InputError
+from trueup.metrics import ece, error, nll, outcomes, score_logits
+from trueup.train import fit
+from trueup.train.batches import Batches, normalisers, seed_of
+from trueup.train.loop import chosen_device, chosen_mode
+from trueup.train.measure import Diverged
+
+CPU = torch.device("cpu")
+
+
+def data_of(recipe):
+    return sources.load(recipe.data, split=recipe.split, seed=recipe.split_seed)
+
+
+def same(first, second):
+    return all(
+        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
+
+
+def by_hand(recipe, data, steps):
+    """Plain PyTorch: autograd, the clip and SGD with momentum written out."""
+    torch.manual_seed(seed_of(recipe.seed, 0, "weights"))
+    model = models.build(recipe.model, data.classes, data.input_shape)
+    batches = Batches(data.train, normalisers(recipe, data, CPU)[0], recipe, CPU)
+    batches.draw(0)
+    parameters = list(model.parameters())
+    momenta = [torch.zeros_like(p) for p in parameters]
+    norms = []
+    for size in steps:
+        inputs, labels = batches.next(size)
+        log_p = model(inputs).log_softmax(1)[torch.arange(size), labels]
+        loss = -((1 - log_p.exp()) ** 3 * log_p)
+        gradients = torch.autograd.grad(loss.sum() if recipe.reduction == "sum" else loss.mean(), parameters)
+        norms.append(sum(float((g.double() ** 2).sum()) for g in gradients) ** 0.5)
+        shrink = min(1.0, recipe.clip / norms[-1]) if recipe.clip else 1.0
+        with torch.no_grad():
+            for p, g, m in zip(parameters, gradients, momenta, strict=True):
+                m.mul_(recipe.momentum).add_(g * shrink + recipe.weight_decay * p)
+                p -= recipe.lr * m
+    return model, norms
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("clip", [None, 2.0, 0.05])
+def test_an_epoch_is_what_it_is_by_hand(reduction, clip):
+    recipe = replace(
+        SMALL, loss="focal:3", epochs=1, milestones=(), factors=(), reduction=reduction, clip=clip, lr=0.01
+    )
+    data = data_of(recipe)
+    fitted = fit(recipe, data, device="cpu")
+    expected, norms = by_hand(recipe, data, (32, 32, 26))
+    for a, b in zip(fitted.model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=2e-5)
+    assert fitted.history[0]["gradient_norm"] == pytest.approx({"mean": np.mean(norms), "max": max(norms)}, rel=1e-4)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
+    data = data_of(SMALL)
+    first, second = (fit(SMALL, data, device="cpu") for _ in range(2))
+    assert same(first.model, second.model)
+    assert but_for_seconds(first.history) == but_for_seconds(second.history)
+    assert not same(first.model, fit(replace(SMALL, seed=1), data, device="cpu").model)
+
+
+def test_training_leaves_the_callers_random_numbers_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    fit(replace(SMALL, epochs=1, milestones=(), factors=()), data_of(SMALL), device="cpu")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_history_has_every_quantity_and_they_are_right():
+    data = data_of(SMALL)
+    fitted = fit(SMALL, data, device="cpu")
+    last = fitted.history[-1]
+    assert [entry["lr"] for entry in fitted.history] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+    assert [entry["epoch"] for entry in fitted.history] == list(range(6))
+    assert set(last) == {
+        "epoch", "lr", "gradient_norm", "weight_norm", "train", "val", "test", "seconds", "seconds_measuring"
+    }  # fmt: skip
+    scores = score_logits(fitted.test_logits, data.test.labels)
+    parts = outcomes(scores)
+    test = last["test"]
+    assert [test["nll"], test["error"], test["ece"]] == [nll(scores), error(scores), ece(scores)]
+    assert test["entropy"] == parts.all.entropy
+    assert test["correct"] == parts.correct._asdict()
+    assert test["wrong"] == parts.wrong._asdict()
+    assert set(last["train"]) == set(last["val"]) == set(test)
+    assert last["weight_norm"] == pytest.approx(models.last_layer(fitted.model).weight.norm().item())
+    with torch.no_grad():
+        torch.testing.assert_close(fitted.model(data.test.inputs), fitted.test_logits)
+
+
+class Watched(losses.CrossEntropy):
+    """Cross-entropy that notes which hooks are called, and when."""
+
+    calls: list
+
+    def set_progress(self, fraction):
+        self.calls.append(("progress", fraction))
+
+    def observe_validation(self, probs, labels):
+        assert probs.shape == (30, 3)
+        torch.testing.assert_close(probs.sum(1), torch.ones(30))
+        self.calls.append(("validation", len(labels)))
+
+    def penalty(self, model, inputs, labels):
+        self.calls.append(("penalty", len(labels)))
+        return 0.0 * sum(p.sum() for p in model.parameters()) + 0.0 * inputs.sum()
+
+
+def test_hooks_are_called_at_their_times(monkeypatch):
+    loss = Watched()
+    loss.calls = []
+    monkeypatch.setattr(losses, "parse", lambda spec, **_: loss)
+    fit(replace(SMALL, epochs=2, milestones=(), factors=()), data_of(SMALL), device="cpu")
+    steps = [("penalty", 32), ("penalty", 32), ("penalty", 26)]
+    epochs = ([("progress", share), *steps, ("validation", 30)] for share in (0.0, 0.5))
+    assert loss.calls == [call for epoch in epochs for call in epoch]
+
+
+def test_the_best_epoch_on_val_is_kept():
+    recipe = replace(SMALL, keep="best-val", lr=1.0, epochs=8, milestones=(), factors=())
+    data = data_of(recipe)
+    fitted = fit(recipe, data, device="cpu")
+    errors = [entry["val"]["error"] for entry in fitted.history]
+    best = errors.index(min(errors))
+    assert best < 7
+    assert error(score_logits(fitted.val_logits, data.val.labels)) == errors[best]
+    assert error(score_logits(fitted.test_logits, data.test.labels)) == fitted.history[best]["test"]["error"]
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_every_optimiser_learns(optimiser):
+    recipe = replace(SMALL, optimiser=optimiser, loss="cross-entropy", lr=0.02, reduction="mean", epochs=10)
+    history = fit(recipe, data_of(recipe), device="cpu").history
+    assert history[-1]["train"]["nll"] < 0.9 * np.log(3)
+
+
+def test_a_training_that_diverges_says_so():
+    recipe = replace(SMALL, loss="cross-entropy", lr=1e30, clip=None, milestones=(), factors=())
+    with pytest.raises(Diverged, match=r"epoch 0: .* not finite"):
+        fit(recipe, data_of(recipe), device="cpu")
+
+
+def test_devices_and_modes_that_are_not_there():
+    with pytest.raises(InputError, match="'xpu' is not supported"):
+        chosen_device("xpu")
+    with pytest.raises(InputError, match="'gpu' is none"):
+        chosen_device("gpu")
+    with pytest.raises(InputError, match="mode: 'graph' needs a GPU"):
+        chosen_mode("graph", CPU, SMALL, 90)
+    with pytest.raises(InputError, match="mode: expected one of auto, eager"):
+        chosen_mode("fast", CPU, SMALL, 90)
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="'cuda' was asked for, but torch sees no GPU"):
+            chosen_device("cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mode", ["graph", "compiled-graph"])
+def test_a_captured_step_trains_as_the_plain_one(mode):
+    recipe = replace(SMALL, precision="float32", lr=0.01)
+    data = data_of(recipe)
+    plain, fast = (fit(recipe, data, device="cuda", mode=m).model for m in ("eager", mode))
+    for a, b in zip(plain.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)

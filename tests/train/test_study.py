@@ -1,0 +1,221 @@
+"""Studies: the grid, runs that fail beside runs that do not, nothing run twice, and a table that is right."""
+
+import csv
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import trueup
+from tests.train.small import SMALL
+from trueup.inputs import InputError
+from trueup.metrics import METRICS, bootstrap, score
+from trueup.train import STUDIES, Study, StudyRuns, judge, run_study, study_named, train, worker
+from trueup.train.judge import COMPARED, JUDGED, against_truth, calibrated_scores, pooled
+from trueup.train.watch import StudyView
+
+SETTINGS = {k: v for k, v in SMALL.to_dict().items() if k not in ("data", "model", "loss", "seed", "name")}
+SETTINGS |= {"milestones": (2,), "factors": (0.1,), "epochs": 3}
+TINY = Study(
+    "tiny",
+    recipe="gaussians",
+    losses=("cross-entropy", "focal:2"),
+    data=(SMALL.data,),
+    models=("mlp:8",),
+    settings=SETTINGS,
+)
+
+FAULTY_WORKER = """
+import os, signal
+from trueup.train import worker
+real = worker.train
+def train(recipe, folder, **options):
+    print("this is for the log")
+    if recipe.seed == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if recipe.seed == 2:
+        raise RuntimeError("a bug in the net")
+    return real(recipe, folder, **options)
+worker.train = train
+worker.main()
+"""
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_named_studies_are_valid(name):
+    study = STUDIES[name]
+    recipes = study.recipes()
+    axes = (study.data or (None,), study.models or (None,), study.losses, study.seeds)
+    assert len(recipes) == np.prod([len(axis) for axis in axes])
+    assert len({recipe.digest for recipe in recipes.values()}) == len(recipes)
+    assert study.name == name
+    assert "cross-entropy" in study.losses
+
+
+def test_the_default_study_is_what_is_promised():
+    assert len(STUDIES["digits"].recipes()) == 36
+    assert STUDIES["digits"].calibrators_of("focal:3") == {
+        "none": "none",
+        "temperature": "temperature",
+        "focal-temperature": "focal-temperature",
+        "focal-map": "focal-map:3",
+    }
+    for loss in ("flsd-53", "cross-entropy", "focal-schedule:5,3,2", "dual-focal:5"):
+        assert "focal-map" not in STUDIES["digits"].calibrators_of(loss)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"losses": ("cross-entropy", "focus")}, "names no loss 'focus'"),
+        ({"losses": ()}, "losses: none is named"),
+        ({"seeds": (1, 1)}, "seeds: 1, 1 names one twice"),
+        ({"calibrators": ("magic",)}, "unknown calibrator 'magic'"),
+        ({"models": ("resnet19",)}, "unknown model 'resnet19'"),
+        ({"data": ("mnits",)}, "unknown data set 'mnits'"),
+        ({"settings": {"epoch": 3}}, "unknown setting 'epoch'"),
+        ({"recipe": "none"}, "unknown recipe 'none'"),
+    ],
+)
+def test_a_bad_study_is_told_before_a_folder_is_made(tmp_path, change, says):
+    with pytest.raises(InputError, match=says):
+        run_study(study_named("digits", **change), tmp_path / "new", jobs=1)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InputError, match="unknown study 'digit'; known: digits"):
+        study_named("digit")
+
+
+def test_failed_runs_stop_no_other_and_complete_ones_are_not_run_again(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "COMMAND", (sys.executable, "-c", FAULTY_WORKER))
+        found = run_study(TINY, tmp_path, jobs=2, device="cpu")
+    assert [run.recipe.seed for run in found.runs] == [0, 0]
+    assert len(found.failed) == 4
+    for name, message in found.failed.items():
+        assert ("killed by signal 9" if "seed1" in name else "RuntimeError: a bug in the net") in message
+        assert ("this is for the log" in message) == ("seed1" in name)
+    table = judge(found, resamples=20)
+    assert "killed by signal 9" in str(table)
+    assert {row.seeds for row in table.rows} == {(0,)}
+    assert table.rows[0].metrics["ece"].sd is None
+
+    events = []
+    again = run_study(TINY, tmp_path, jobs=2, device="cpu", watch=lambda _, event: events.append(event))
+    assert sorted(event.task.recipe.seed for event in events[1:] if event.kind == "begin") == [1, 1, 2, 2]
+    assert not again.failed
+    assert [(run.recipe.loss, run.recipe.seed) for run in again.runs] == [
+        (loss, seed) for loss in TINY.losses for seed in (0, 1, 2)
+    ]
+    assert run_study(TINY, tmp_path, jobs=2, device="cpu").runs == again.runs
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    runs = (train(recipe, folder / name, device="cpu") for name, recipe in TINY.recipes().items())
+    return StudyRuns(TINY, tuple(runs), {})
+
+
+def test_the_table_holds_means_deviations_and_paired_differences(found):
+    table = judge(found, resamples=100, seed=3)
+    assert [(row.loss, row.calibrator) for row in table.rows] == [
+        *(("cross-entropy", c) for c in ("none", "temperature", "focal-temperature")),
+        *(("focal:2", c) for c in ("none", "temperature", "focal-temperature", "focal-map")),
+    ]
+    row = table.rows[4]
+    of_focal, of_base = (
+        [run for run in found.runs if run.recipe.loss == loss] for loss in ("focal:2", "cross-entropy")
+    )
+    scores = [calibrated_scores(run, "temperature") for run in of_focal]
+    for name in JUDGED:
+        cell = row.metrics[name]
+        values = [METRICS[name](s) for s in scores]
+        assert list(cell.values) == values
+        assert [cell.mean, cell.sd] == pytest.approx([np.mean(values), np.std(values, ddof=1)])
+        assert (cell.against is not None) == (name in COMPARED)
+    base = pooled([calibrated_scores(run, "temperature") for run in of_base])
+    assert row.metrics["ece"].against == bootstrap(trueup.ece, pooled(scores), other=base, resamples=100, seed=3)
+    assert all(cell.against is None for cell in table.rows[0].metrics.values())
+
+
+def test_the_focal_map_is_that_of_the_training_gamma_and_put_beside_plain_cross_entropy(found):
+    row = judge(found, resamples=50).rows[-1]
+    run = next(run for run in found.runs if run.recipe.loss == "focal:2")
+    probs = trueup.FocalMap(2).fit(run.val.logits, run.val.labels)(run.test.logits)
+    assert row.metrics["nll"].values[0] == pytest.approx(trueup.nll(probs, run.test.labels))
+    plain = pooled([calibrated_scores(r, "none") for r in found.runs if r.recipe.loss == "cross-entropy"])
+    mine = pooled([calibrated_scores(r, "focal-map:2") for r in found.runs if r.recipe.loss == "focal:2"])
+    assert row.metrics["nll"].against == bootstrap(trueup.nll, mine, other=plain, resamples=50)
+
+
+def test_the_truth_is_at_no_distance_from_itself_and_the_excess_is_that_of_the_expected_nll(found):
+    run = found.runs[0]
+    truth = run.test_posteriors
+    at_home = against_truth(score(truth, run.test.labels), truth)
+    assert at_home == pytest.approx({"confidence_error": 0, "excess_nll": 0}, abs=1e-12)
+    scores = calibrated_scores(run, "none")
+    far = against_truth(scores, truth)
+    log_p = run.test.logits.double().log_softmax(1)
+    expected = -(truth * log_p).sum(1).mean() + (truth * truth.log()).sum(1).mean()
+    assert far["excess_nll"] == pytest.approx(expected.item(), rel=1e-5)
+    row = judge(found, resamples=0).rows[0]
+    assert row.metrics["excess_nll"].values[0] == far["excess_nll"]
+    gaps = [abs(p.max() - t[p.argmax()]) for p, t in zip(scores.probs.double(), truth, strict=True)]
+    assert far["confidence_error"] == pytest.approx(np.mean(gaps))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_people_can_follow_a_study(tmp_path, terminal):
+    tasks = [worker.Task(name, recipe, tmp_path, {}) for name, recipe in list(TINY.recipes().items())[:2]]
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+    with StudyView(console) as view:
+        view(tasks, None)
+        for task in tasks:
+            view(tasks, worker.Event("begin", task))
+        view(tasks, worker.Event("epoch", tasks[0], 1))
+        assert view.bars.tasks[0].completed == 1
+        assert view.bars.tasks[0].total == 6
+        view(tasks, worker.Event("failed", tasks[0], 1, "out of memory\nmore"))
+        view(tasks, worker.Event("done", tasks[1], 3))
+        assert view.bars.tasks[0].completed == 6
+    shown = console.file.getvalue()
+    assert "cross-entropy seed 0: out of memory" in shown
+    assert ("2/2" in shown) == (not terminal)
+
+
+def test_pooled_scores_are_those_of_all_samples(found):
+    parts = [calibrated_scores(run, "none") for run in found.runs[:2]]
+    both = pooled(parts)
+    for metric in (trueup.nll, trueup.error, trueup.brier):
+        assert metric(both) == pytest.approx(np.mean([metric(part) for part in parts]))
+
+
+def test_csv_json_and_print_say_the_same(found, tmp_path):
+    table = judge(found, resamples=20)
+    files = table.save(tmp_path)
+    as_json = json.loads(files["json"].read_text())["rows"]
+    as_csv = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    assert len(as_json) == len(as_csv) == len(table.rows)
+    for row, plain, line in zip(table.rows, as_json, as_csv, strict=True):
+        for metric in JUDGED:
+            assert plain["metrics"][metric]["mean"] == float(line[f"{metric}_mean"]) == row.metrics[metric].mean
+        against = plain["metrics"]["ece"]["against"]
+        assert (against is None) == (line["ece_low"] == "")
+        if against is not None:
+            assert [against["low"], against["high"]] == [float(line["ece_low"]), float(line["ece_high"])]
+    for width in (80, 120):
+        lines = trueup.tables.text(table, width=width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert sum("temperature" in line and "focal" not in line for line in lines) == 2
+        mean = f"{100 * table.rows[3].metrics['ece'].mean:.2f}"
+        assert any(line.startswith("  none") and mean in line for line in lines)
+
+
+def test_a_study_without_cross_entropy_has_a_table_without_differences(found):
+    only = StudyRuns(TINY, tuple(run for run in found.runs if run.recipe.loss != "cross-entropy"), {})
+    rows = judge(only, resamples=20).rows
+    assert len(rows) == 4
+    assert all(cell.against is None for row in rows for cell in row.metrics.values())
