@@ -38,8 +38,8 @@ def inside(*arguments):
 
 
 def test_train_as_json_then_again(tmp_path):
-    done = run("train", *SMALL_RUN, "--loss", "focal:2", "--seed", 3, "--out", tmp_path / "run", "--json")
-    assert done.returncode == 0, done.stderr
+    done = inside("train", *SMALL_RUN, "--loss", "focal:2", "--seed", 3, "--out", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     made = load_run(tmp_path / "run")
     assert found["test"] == made.history[-1]["test"]

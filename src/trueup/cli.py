@@ -198,6 +198,7 @@ def train(
 ) -> None:
     """Train a network as a recipe says. A run that was stopped goes on where it was: give the same command."""
     from trueup import train as training
+    from trueup.train.measure import measured
 
     named = {"data": data, "model": model, "loss": loss, "seed": seed}
     settings = {k: v for k, v in named.items() if v is not None} | _pairs(changed or [])
@@ -208,11 +209,9 @@ def train(
             made, folder, device=device, mode=mode, data_dir=data_dir,
             progress=lambda entry: progress((entry["epoch"] + 1) / made.epochs),
         )  # fmt: skip
-    found = run.history[-1]["test"]
+    found = finite(measured(run.test.logits, run.test.labels))
     content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
-    shown = tables.table(
-        f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test, after the last epoch", "", ""
-    )
+    shown = tables.table(f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test", "", "")
     shown.show_header = False
     for name in ("error", "nll", "ece"):
         shown.add_row(tables.TITLES[name], tables.number(name, found[name]))

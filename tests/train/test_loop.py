@@ -1,5 +1,7 @@
 """The loop: one step by hand, the schedule, the hooks, what the history holds, and the same seed the same weights."""
 
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -9,18 +11,28 @@ import torch
 from tests.train.small import SMALL, but_for_seconds
 from trueup import data as sources
 from trueup import losses, models
+from trueup.data import Dataset, Split
 from trueup.inputs import InputError
 from trueup.metrics import ece, error, nll, outcomes, score_logits
 from trueup.train import fit
 from trueup.train.batches import Batches, normalisers, seed_of
 from trueup.train.loop import chosen_device, chosen_mode
 from trueup.train.measure import Diverged
+from trueup.train.step import GradientNorms, State, step
 
 CPU = torch.device("cpu")
 
 
 def data_of(recipe):
     return sources.load(recipe.data, split=recipe.split, seed=recipe.split_seed)
+
+
+def pictures():
+    """18 images of noise in three classes."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (18, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    split = Split(pixels, torch.arange(18) % 3)
+    return Dataset("noise", split, split, split, ("a", "b", "c"), "", (0.5,) * 3, (0.25,) * 3)
 
 
 def same(first, second):
@@ -72,6 +84,40 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
     assert same(first.model, second.model)
     assert but_for_seconds(first.history) == but_for_seconds(second.history)
     assert not same(first.model, fit(replace(SMALL, seed=1), data, device="cpu").model)
+
+
+def test_steps_that_are_taken_back_leave_no_trace():
+    """What the warm-up before a capture relies on, with batch norm, momenta and a scheduled loss."""
+    data = pictures()
+    recipe = replace(SMALL, model="resnet32", augmentation="crop-flip", batch=8)
+    state = State(models.build("resnet32", 3, (3, 32, 32)), losses.parse(recipe.loss), recipe, CPU)
+    batches, norms = Batches(data.train, normalisers(recipe, data, CPU)[0], recipe, CPU), GradientNorms(CPU)
+    state.lr.fill_(0.1)
+    before = state.copy()
+    places = {name: tensor.data_ptr() for name, tensor in state.tensors().items()}
+    assert any(name.endswith("momentum_buffer") for name in before)
+    assert any(name.endswith("running_mean") for name in before)
+    for _ in range(2):
+        step(state.model, 8, state, batches, norms, 2.0, nullcontext)
+    assert sum(not torch.equal(tensor, before[name]) for name, tensor in state.tensors().items()) > len(before) / 2
+    state.restore(before)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
+    assert places == {name: tensor.data_ptr() for name, tensor in state.tensors().items()}
+    with pytest.raises(InputError, match="does not fit this net"):
+        state.restore({"model.x": torch.zeros(1)})
+
+
+def test_a_net_with_batch_norm_goes_on_from_a_saved_state_bit_for_bit():
+    data, kept = pictures(), []
+    recipe = replace(SMALL, model="resnet32", augmentation="crop-flip", batch=8, epochs=2, milestones=(), factors=())
+
+    def keep(state, progress):
+        kept.append((state.copy(), deepcopy(progress)))
+
+    whole = fit(recipe, data, device="cpu", after_epoch=keep)
+    resumed = fit(recipe, data, device="cpu", saved=kept[0])
+    assert same(whole.model, resumed.model)
+    assert torch.equal(whole.test_logits, resumed.test_logits)
 
 
 def test_training_leaves_the_callers_random_numbers_alone():

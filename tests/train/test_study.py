@@ -91,7 +91,7 @@ def test_a_bad_study_is_told_before_a_folder_is_made(tmp_path, change, says):
 def test_failed_runs_stop_no_other_and_complete_ones_are_not_run_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(worker, "COMMAND", (sys.executable, "-c", FAULTY_WORKER))
-        found = run_study(TINY, tmp_path, jobs=2, device="cpu")
+        found = run_study(TINY, tmp_path, jobs=1, device="cpu")
     assert [run.recipe.seed for run in found.runs] == [0, 0]
     assert len(found.failed) == 4
     for name, message in found.failed.items():
@@ -103,7 +103,7 @@ def test_failed_runs_stop_no_other_and_complete_ones_are_not_run_again(tmp_path,
     assert table.rows[0].metrics["ece"].sd is None
 
     events = []
-    again = run_study(TINY, tmp_path, jobs=2, device="cpu", watch=lambda _, event: events.append(event))
+    again = run_study(TINY, tmp_path, jobs=1, device="cpu", watch=lambda _, event: events.append(event))
     assert sorted(event.task.recipe.seed for event in events[1:] if event.kind == "begin") == [1, 1, 2, 2]
     assert not again.failed
     assert [(run.recipe.loss, run.recipe.seed) for run in again.runs] == [

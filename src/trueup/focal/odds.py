@@ -27,13 +27,19 @@ def odds(logits: Tensor, labels: Tensor) -> Odds:
     """
     index = labels.unsqueeze(-1)
     rest = logits.scatter(-1, index, -torch.inf)
-    top = rest.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)
-    powers = (rest - top).exp()
-    mass = powers.sum(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).tiny)
+    first = rest.argmax(-1, keepdim=True)
+    top = rest.gather(-1, first).clamp(min=torch.finfo(logits.dtype).min)
+    mass = _mass((rest - top.detach()).exp())
+    # 1 at the largest, whatever it is: so its derivative is the sum of the others', not 1 less nearly 1
+    powers = (rest - top).exp().scatter(-1, first, (rest.gather(-1, first) > -torch.inf).to(logits.dtype))
     wide = wide_dtype(logits)
-    margin = top.to(wide) - logits.gather(-1, index).to(wide)
+    margin = top.detach().to(wide) - logits.gather(-1, index).to(wide)
     against = (margin + mass.to(wide).log()).squeeze(-1)
-    return Odds(against.clamp(min=lowest(wide)), powers / mass)
+    return Odds(against.clamp(min=lowest(wide)), powers / _mass(powers))
+
+
+def _mass(powers: Tensor) -> Tensor:
+    return powers.sum(-1, keepdim=True).clamp(min=torch.finfo(powers.dtype).tiny)
 
 
 def lowest(dtype: torch.dtype) -> float:
@@ -94,7 +100,10 @@ def logit_hessian(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tens
     u, s = odds(logits, labels)
     slope, bend = (f(u, gamma).to(logits.dtype)[..., None, None] for f in (slope_at, bend_at))
     w = s.scatter(-1, labels.unsqueeze(-1), -1.0)
-    spread = torch.diag_embed(s) - s.unsqueeze(-1) * s.unsqueeze(-2)
+    first = s.argmax(-1, keepdim=True)
+    rest = (1 - s).scatter(-1, first, s.scatter(-1, first, 0.0).sum(-1, keepdim=True))  # 1 - s, exact where s is near 1
+    diagonal = torch.eye(s.shape[-1], dtype=torch.bool, device=s.device)
+    spread = torch.where(diagonal, (s * rest).unsqueeze(-1), -s.unsqueeze(-1) * s.unsqueeze(-2))
     return bend * w.unsqueeze(-1) * w.unsqueeze(-2) + slope * spread
 
 

@@ -58,10 +58,16 @@ class Loss(nn.Module, ABC):
         y, used = usable(y, z, self.ignore_index)
         values = self.per_sample(z, y).to(result_dtype(z))
         weights = None if self.weight is None else self.weight.to(values.dtype)[y]
+        if weights is not None:
+            values = self.weighted(values, weights, z)
         if used is not None:
             weights = used.to(values.dtype) if weights is None else weights * used
             values = torch.where(used, values, 0.0)
         return reduced(values, weights, self.reduction, shape)
+
+    def weighted(self, values: Tensor, weights: Tensor, logits: Tensor) -> Tensor:
+        """(N,) losses times the (N,) weights of their labels; the mean is over the sum of those."""
+        return values * weights
 
     def __add__(self, penalty: nn.Module) -> Sum:
         return Sum(self, penalty)
@@ -78,8 +84,9 @@ class Penalty(nn.Module, ABC):
     ignore_index: int = -100
 
     @abstractmethod
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The weighted penalty of (N, K) logits and (N,) labels: (N,) where it is one of each sample, else a number."""
+    def values(self, logits: Tensor, labels: Tensor, used: Tensor | None) -> Tensor:
+        """The weighted penalty of (N, K) logits and (N,) labels: (N,) where it is one of each sample, else a number,
+        to which only the ``used`` samples contribute (None: all)."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The penalty of a batch on its own: the mean, where each sample has one."""
@@ -92,6 +99,9 @@ class Sum(nn.Module):
 
     def __init__(self, loss: Loss, *penalties: nn.Module) -> None:
         super().__init__()
+        for each in penalties:
+            if not isinstance(each, Penalty) and not (isinstance(each, nn.Module) and hasattr(each, "penalty")):
+                raise InputError(f"penalty: {each!r} is none; a loss adds to a Penalty, or to a module with that hook")
         self.loss = loss
         self.penalties = nn.ModuleList(penalties)
 
@@ -127,16 +137,10 @@ def penalty_of(penalty: Penalty, logits: Tensor, labels: Tensor, reduction: str,
     z, y, shape = as_rows(logits, labels)
     y = y.argmax(-1) if y.is_floating_point() else y
     y, used = usable(y, z, ignore_index)
-    if used is not None and not torch.compiler.is_compiling():
-        kept = torch.nonzero(used).squeeze(1)
-        values = penalty.values(z[kept], y[kept])
-        if values.ndim:
-            values = values.new_zeros(len(z)).index_copy(0, kept, values)
-    else:
-        values = penalty.values(z, y)
-    values = values.to(result_dtype(z))
+    values = penalty.values(z, y, used).to(result_dtype(z))
     if values.ndim:
-        return reduced(values, None if used is None else used.to(values.dtype), reduction, shape)
+        kept = values if used is None else torch.where(used, values, 0.0)
+        return reduced(kept, None if used is None else used.to(values.dtype), reduction, shape)
     if reduction == "sum":
         return values * (len(z) if used is None else used.sum())
     return values if reduction == "mean" else values.expand(shape)
@@ -147,7 +151,8 @@ def as_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]
     if logits.ndim == 0 or not logits.is_floating_point():
         raise InputError(f"logits: expected floating-point (N, K, ...), got {logits.dtype} {tuple(logits.shape)}")
     if logits.ndim == 1:
-        return logits.unsqueeze(0), labels.unsqueeze(0), torch.Size(())
+        z, y, _ = as_rows(logits.unsqueeze(0), labels.unsqueeze(0))
+        return z, y, torch.Size(())
     classes = logits.shape[1]
     shape = torch.Size((logits.shape[0], *logits.shape[2:]))
     z = logits if logits.ndim == 2 else logits.movedim(1, -1).reshape(-1, classes)
@@ -178,8 +183,12 @@ def usable(labels: Tensor, logits: Tensor, ignore_index: int) -> tuple[Tensor, T
 
 
 def _can_look(x: Tensor) -> bool:
-    batched = torch._C._functorch.is_batchedtensor(x)  # pyright: ignore[reportAttributeAccessIssue]
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not batched
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return False
+    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    while functorch.is_gradtrackingtensor(x):
+        x = functorch.get_unwrapped(x)
+    return not functorch.is_batchedtensor(x)
 
 
 def result_dtype(logits: Tensor) -> torch.dtype:
@@ -187,10 +196,9 @@ def result_dtype(logits: Tensor) -> torch.dtype:
 
 
 def reduced(values: Tensor, weights: Tensor | None, reduction: str, shape: torch.Size) -> Tensor:
-    """The (N,) values, weighted, summed or averaged (over the sum of the weights), or in their shape."""
-    weighted = values if weights is None else values * weights
+    """The (N,) values, weighted already, summed or averaged (over the sum of the weights), or in their shape."""
     if reduction == "none":
-        return weighted.reshape(shape)
+        return values.reshape(shape)
     if reduction == "sum":
-        return weighted.sum()
-    return weighted.mean() if weights is None else weighted.sum() / weights.sum()
+        return values.sum()
+    return values.mean() if weights is None else values.sum() / weights.sum()

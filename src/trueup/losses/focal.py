@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from trueup.focal import checked_gamma, complements, loss_at, slope_at
+from trueup.focal import checked_gamma, loss_at, odds, slope_at
 from trueup.inputs import InputError, working_dtype
 from trueup.losses import kernel
 from trueup.losses.base import Loss
@@ -115,6 +115,8 @@ class Focal(Loss):
         self.gamma = gamma if isinstance(gamma, Gamma) else float(checked_gamma(gamma))
         self.detach_weight = detach_weight
         self.overwrite_logits = overwrite_logits
+        gammas = [self.gamma] if isinstance(self.gamma, float) else self.gamma.gammas.tolist()
+        self._steep = min(gammas) < 0
 
     def set_progress(self, fraction: float) -> None:
         """``fraction`` of the training is done: moves a scheduled gamma, and no other."""
@@ -127,7 +129,7 @@ class Focal(Loss):
         return super().forward(logits, labels)
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        u = odds_against(logits, labels)
+        u = odds_against(logits, labels, self._steep)
         gamma = self.gamma.at(u) if isinstance(self.gamma, ByConfidence | Scheduled) else self.gamma
         return focal_of_odds(u, gamma, self.detach_weight)
 
@@ -135,11 +137,14 @@ class Focal(Loss):
         if isinstance(self.gamma, ByConfidence):
             raise InputError("labels: a gamma by confidence needs one true class, not probabilities")
         gamma = self.gamma.gamma if isinstance(self.gamma, Scheduled) else self.gamma
-        parts = complements(logits.to(working_dtype(logits)))
-        log_v = parts.log_v.clamp(min=torch.finfo(parts.log_v.dtype).min)
-        factor = (gamma * parts.log_q.clamp(min=torch.finfo(parts.log_q.dtype).min / 1e3)).exp()
-        factor = factor.detach() if self.detach_weight else factor
-        terms = torch.where(targets > 0, -targets * factor * log_v, 0.0)
+        z = logits.to(working_dtype(logits))
+        top = z.argmax(-1)
+        log_p = z.log_softmax(-1).clamp(min=torch.finfo(z.dtype).min)
+        # 1 - p loses digits at the largest p alone, which takes the way of a label
+        factor = (gamma * torch.log1p(-log_p.exp().scatter(-1, top.unsqueeze(-1), 0.0))).exp()
+        each = (factor.detach() if self.detach_weight else factor) * -log_p
+        largest = focal_of_odds(odds(z, top).against, gamma, self.detach_weight).to(z.dtype)
+        terms = torch.where(targets > 0, targets * each.scatter(-1, top.unsqueeze(-1), largest.unsqueeze(-1)), 0.0)
         return (terms if weight is None else terms * weight).sum(-1)
 
     def extra_repr(self) -> str:
@@ -208,15 +213,13 @@ class DualFocal(Loss):
         self.gamma = float(gamma)
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        z = logits.to(working_dtype(logits))
+        # p_j = q s_j with s the softmax over the others: the loss is focal loss times (1 + s_j)^gamma
         u = odds_against(logits, labels)
-        own = z.gather(1, labels.unsqueeze(1))
-        lowest = torch.finfo(z.dtype).min / 2
-        rival = torch.where(z < own, z, lowest).amax(1)
-        log_p = F.logsigmoid(-u)
-        log_rival = (rival - own.squeeze(1)).to(u.dtype) + log_p
-        log_factor = torch.logaddexp(F.logsigmoid(u), log_rival)
-        return (self.gamma * log_factor).exp() * -log_p
+        z = logits.to(working_dtype(logits))
+        relative = z - z.gather(1, labels.unsqueeze(1))
+        rival = relative.masked_fill(relative >= 0, -torch.inf).amax(1)
+        share = (rival.to(u.dtype) - u).clamp(max=0).exp()
+        return focal_of_odds(u, self.gamma) * (1 + share).pow(self.gamma)
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, [f"gamma={self.gamma:g}", super().extra_repr()]))
@@ -249,6 +252,9 @@ class AdaFocal(Loss):
             raise InputError(f"bins: expected a whole number of at least 1, got {bins!r}")
         if not lowest <= start <= highest:
             raise InputError(f"start: {start!r} is not within {lowest} and {highest}")
+        for name, value in (("rate", rate), ("turn", turn)):
+            if not 0 <= value < float("inf"):
+                raise InputError(f"{name}: {value!r} is not a finite number of at least 0")
         self.rate, self.lowest, self.highest, self.turn = float(rate), float(lowest), float(highest), float(turn)
         self.register_buffer("bounds", torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].contiguous())
         self.register_buffer("gammas", torch.full((bins,), float(start), dtype=torch.float64))

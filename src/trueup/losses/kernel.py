@@ -105,8 +105,10 @@ def _divisor(labels: Tensor, weight: Tensor | None, ignore_index: int, reduction
     """What every row's loss is divided by: the number of rows that count, or the sum of their weights, for the mean."""
     if reduction != "mean":
         return None
+    if weight is None:
+        return torch.count_nonzero(labels - ignore_index)
     used = labels != ignore_index
-    return used.sum() if weight is None else (weight[torch.where(used, labels, 0)] * used).sum()
+    return (weight[torch.where(used, labels, 0)] * used).sum()
 
 
 class _Fused(Function):

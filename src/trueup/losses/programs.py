@@ -1,8 +1,8 @@
 """What runs on the GPU: the programs of ``trueup.losses.kernel``. Imported only where a GPU is used, or their test.
 
-A program takes a row in tiles of (R, C). Every column of the tile keeps a running maximum and sum of its own, so that
-the threads meet once a row and not once a tile. The first reading comes from memory; the second, last tile first,
-mostly from the cache. In place or not, the whole row is read before any of it is written.
+A program takes a row in tiles of (R, C). Every column of the tile keeps a sum (and a maximum) of its own, so that the
+threads meet once a row and not once a tile. The first reading comes from memory; the second, last tile first, mostly
+from the cache. In place or not, the whole row is read before any of it is written.
 """
 
 import triton
@@ -23,37 +23,32 @@ def _tile(row, columns, K, EVEN: tl.constexpr, KEEP: tl.constexpr):
 
 
 @triton.jit
-def _power(x, top, WIDE: tl.constexpr):
-    """exp(x - top). For half-precision logits in one multiply-add less, whose error their own rounding hides."""
-    return tl.exp(x - top) if WIDE else tl.exp2(x * LOG2E - top * LOG2E)
-
-
-@triton.jit
-def _reduce(
-    row,
-    label,
-    K,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN: tl.constexpr,
-    WIDE: tl.constexpr,
-    MASK: tl.constexpr,
-):
-    """(top, mass): the largest logit of a row and the sum of exp(logit - top), over the other classes if ``MASK``."""
+def _others(row, label, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr):
+    """(top, mass): the largest logit of the other classes and the sum of their exp(logit - top), exact in float32."""
     tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    tops = tl.full((C,), -1e38, tl.float32)  # times log2(e) it is still a number
+    tops = tl.full((C,), -3e38, tl.float32)
     sums = tl.zeros((C,), tl.float32)
     for i in tl.range(tl.cdiv(K, R * C), num_stages=STAGES):
         columns = i * (R * C) + tile
         x = _tile(row, columns, K, EVEN, True)
-        if MASK:
-            x = tl.where(columns == label, -float("inf"), x)
+        x = tl.where(columns == label, -float("inf"), x)
         higher = tl.maximum(tops, tl.max(x, 0))
-        sums = sums * _power(tops, higher, WIDE) + tl.sum(_power(x, higher[None, :], WIDE), 0)
+        sums = sums * tl.exp(tops - higher) + tl.sum(tl.exp(x - higher[None, :]), 0)
         tops = higher
     top = tl.max(tops, 0)
-    return top, tl.sum(sums * _power(tops, top, WIDE), 0)
+    return top, tl.sum(sums * tl.exp(tops - top), 0)
+
+
+@triton.jit
+def _all(row, near, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr):
+    """The sum of exp(logit - near) over all classes, in the fewest operations; inf where ``near`` is far too low."""
+    tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    sums = tl.zeros((C,), tl.float32)
+    shift = near * LOG2E
+    for i in tl.range(tl.cdiv(K, R * C), num_stages=STAGES):
+        x = _tile(row, i * (R * C) + tile, K, EVEN, True)
+        sums += tl.sum(tl.exp2(x * LOG2E - shift), 0)
+    return tl.sum(sums, 0)
 
 
 @triton.jit
@@ -116,21 +111,24 @@ def focal_rows(
     row, out = logits + at * logits_stride, grad + at * grad_stride
     label = tl.load(labels + at)
     used = label != ignore_index
-    label = tl.where(used, label, 0).to(tl.int32)
+    label = tl.where(used, label, 0)
     tl.device_assert((label >= 0) & (label < K), "label out of range")
+    label = label.to(tl.int32)  # compared with every column
     own = tl.load(row + label).to(tl.float32)
 
     if WIDE:
-        top, mass = _reduce(row, label, K, R, C, STAGES, EVEN, WIDE, True)
+        top, mass = _others(row, label, K, R, C, STAGES, EVEN)
         u = (top.to(tl.float64) - own.to(tl.float64)) + tl.log(tl.maximum(mass, 1e-37).to(tl.float64))
     else:
-        # the label's own share is taken off again, unless it is so large that too little would be left of the digits
-        top, mass = _reduce(row, label, K, R, C, STAGES, EVEN, WIDE, False)
-        mine = _power(own, top, WIDE)
-        if mine > 0.999 * mass:
-            top, mass = _reduce(row, label, K, R, C, STAGES, EVEN, WIDE, True)
-        else:
+        # Half precision has few digits, so less will do: a maximum of some classes, and all of their powers less the
+        # label's own. Unless that takes nearly all, or the maximum was far too low: then as above.
+        top = tl.maximum(tl.max(_tile(row, tl.arange(0, C), K, False, True), 0), own)
+        mass = _all(row, top, K, R, C, STAGES, EVEN)
+        mine = tl.exp2(own * LOG2E - top * LOG2E)
+        if (mass < float("inf")) & (mine < 0.999 * mass):
             mass -= mine
+        else:
+            top, mass = _others(row, label, K, R, C, STAGES, EVEN)
         u = (top - own) + tl.log(tl.maximum(mass, 1e-37))
     u = tl.where(mass > 0, tl.maximum(u, -1e30), -1e30)
     value, slope = _value_and_slope(u, bounds, gammas, STEPS, DETACH)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from trueup.inputs import working_dtype
 from trueup.losses import kernel
 from trueup.losses.base import Loss
+from trueup.losses.focal import focal_of_odds
 from trueup.losses.rows import brier_scores, odds_against
 
 
@@ -29,7 +29,7 @@ class CrossEntropy(Loss):
         return super().forward(logits, labels)
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return -F.logsigmoid(-odds_against(logits, labels))
+        return focal_of_odds(odds_against(logits, labels), 0.0)
 
     def per_sample_soft(self, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
         log_p = logits.to(working_dtype(logits)).log_softmax(-1)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from trueup.inputs import InputError, working_dtype
 from trueup.losses.base import Loss, Penalty
-from trueup.losses.rows import odds_against
+from trueup.losses.focal import focal_of_odds
+from trueup.losses.rows import negative_entropies, odds_against
 
 
 class LabelSmoothing(Loss):
     """Cross-entropy with the target (1 - eps) e_y + eps / K; a masked class (-inf) gets no share of eps.
 
-    With z the logits it is CE + eps (z_y - mean z).
+    With z the logits it is CE + eps (z_y - mean z). Class weights multiply the terms of the target, as in PyTorch.
+    Targets may be probabilities u: (1 - eps) u + eps / K.
     """
 
     def __init__(self, eps: float = 0.05, **kwargs: Any) -> None:
@@ -30,7 +31,21 @@ class LabelSmoothing(Loss):
         possible = z != -torch.inf
         relative = z - z.gather(1, labels.unsqueeze(1))
         mean = torch.where(possible, relative, 0.0).sum(1) / possible.sum(1)
-        return -F.logsigmoid(-odds_against(logits, labels)) - self.eps * mean
+        return focal_of_odds(odds_against(logits, labels), 0.0) - self.eps * mean
+
+    def weighted(self, values: Tensor, weights: Tensor, logits: Tensor) -> Tensor:
+        log_p = logits.to(working_dtype(logits)).log_softmax(-1)
+        possible = log_p != -torch.inf
+        terms = -torch.where(possible, log_p, 0.0) / possible.sum(1, keepdim=True)
+        assert self.weight is not None
+        return weights * (values - self.eps * terms.sum(1)) + self.eps * (terms * self.weight).sum(1)
+
+    def per_sample_soft(self, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
+        log_p = logits.to(working_dtype(logits)).log_softmax(-1)
+        possible = log_p != -torch.inf
+        smooth = (1 - self.eps) * targets + self.eps * possible.to(log_p.dtype) / possible.sum(1, keepdim=True)
+        terms = -smooth * torch.where(possible | (targets > 0), log_p, 0.0)
+        return (terms if weight is None else terms * weight).sum(-1)
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, [f"eps={self.eps:g}", super().extra_repr()]))
@@ -60,38 +75,38 @@ class MMCE(Penalty):
         self.weight = _amount(weight, "weight")
         self.form = form
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: Tensor, labels: Tensor, used: Tensor | None) -> Tensor:
         confidence, predicted = logits.to(working_dtype(logits)).softmax(-1).max(-1)
-        right = (predicted == labels).to(confidence.dtype)
+        counts = torch.ones_like(confidence) if used is None else used.to(confidence.dtype)
+        right = (predicted == labels).to(confidence.dtype) * counts
         kernel = (-(confidence.unsqueeze(1) - confidence).abs() / self.width).exp()
-        error = (
-            self._apart(confidence, right, kernel)
-            if self.form == "mukhoti2020"
-            else self._plain(confidence, right, kernel)
-        )
-        return self.weight * error
+        below, above = right * (1 - confidence), (counts - right) * confidence
+        if self.form == "paper":
+            return self.weight * self._plain(below - above, counts.sum(), kernel)
+        return self.weight * self._apart(below, above, right.sum(), (counts - right).sum(), kernel)
 
     @staticmethod
-    def _plain(confidence: Tensor, right: Tensor, kernel: Tensor) -> Tensor:
-        gap = right - confidence
-        squared = (gap @ kernel @ gap) / max(len(gap), 1) ** 2
+    def _plain(gap: Tensor, n: Tensor, kernel: Tensor) -> Tensor:
+        squared = _pairs(gap, kernel, gap) / n.clamp(min=1) ** 2
         return squared.clamp(min=1e-20).sqrt()  # the root has no slope at 0
 
     @staticmethod
-    def _apart(confidence: Tensor, right: Tensor, kernel: Tensor) -> Tensor:
-        wrong = 1 - right
-        n_right, n_wrong = right.sum(), wrong.sum()
-        below, above = (1 - confidence) * right, confidence * wrong
+    def _apart(below: Tensor, above: Tensor, n_right: Tensor, n_wrong: Tensor, kernel: Tensor) -> Tensor:
         pairs = (
-            (below @ kernel @ below) / n_right.clamp(min=1) ** 2 / (n_right**2 + 1e-5)
-            + (above @ kernel @ above) / n_wrong.clamp(min=1) ** 2 / (n_wrong**2 + 1e-5)
-            - 2 * (below @ kernel @ above) / (n_right * n_wrong).clamp(min=1) / (n_right * n_wrong + 1e-5)
+            _pairs(below, kernel, below) / n_right.clamp(min=1) ** 2 / (n_right**2 + 1e-5)
+            + _pairs(above, kernel, above) / n_wrong.clamp(min=1) ** 2 / (n_wrong**2 + 1e-5)
+            - 2 * _pairs(below, kernel, above) / (n_right * n_wrong).clamp(min=1) / (n_right * n_wrong + 1e-5)
         )
         both = (n_right > 0) & (n_wrong > 0)
         return torch.where(both, (pairs.clamp(min=0) + 1e-10).sqrt(), 0.0)
 
     def extra_repr(self) -> str:
         return f"{self.weight:g}" + ("" if self.form == "paper" else f", form={self.form!r}")
+
+
+def _pairs(a: Tensor, kernel: Tensor, b: Tensor) -> Tensor:
+    """a^T kernel b; a matrix product would be rounded to half precision by autocast."""
+    return (a.unsqueeze(1) * kernel * b).sum()
 
 
 class EntropyPenalty(Penalty):
@@ -101,9 +116,8 @@ class EntropyPenalty(Penalty):
         super().__init__()
         self.alpha = _amount(alpha, "alpha")
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        log_p = logits.to(working_dtype(logits)).log_softmax(-1)
-        return self.alpha * (log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
+    def values(self, logits: Tensor, labels: Tensor, used: Tensor | None) -> Tensor:
+        return self.alpha * negative_entropies(logits, labels)
 
     def extra_repr(self) -> str:
         return f"{self.alpha:g}"
@@ -118,9 +132,12 @@ class LogitNorm(Penalty):
             raise InputError(f"p: the norm needs a number of at least 1, got {p!r}")
         self.p, self.alpha = float(p), _amount(alpha, "alpha")
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: Tensor, labels: Tensor, used: Tensor | None) -> Tensor:
         z = logits.to(working_dtype(logits))
-        return self.alpha * torch.linalg.vector_norm(z.masked_fill(z == -torch.inf, 0.0), ord=self.p, dim=-1)
+        z = z.masked_fill(z == -torch.inf, 0.0)
+        zero = (z == 0).all(-1)  # where the norm has a kink, and its second derivative would be NaN
+        norm = torch.linalg.vector_norm(z.masked_fill(zero.unsqueeze(-1), 1.0), ord=self.p, dim=-1)
+        return self.alpha * norm.masked_fill(zero, 0.0)
 
     def extra_repr(self) -> str:
         return f"p={self.p:g}, alpha={self.alpha:g}"

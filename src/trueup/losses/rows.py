@@ -11,6 +11,7 @@ plain formula, and whoever differentiates twice the plain gradient.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,11 +28,15 @@ Passes = tuple[Tensor, ...]
 """(N,) values, (N, K) powers, and whatever (N,) numbers the pass back needs."""
 
 
-def odds_against(logits: Tensor, labels: Tensor) -> Tensor:
-    """(N,) float64 log-odds against the label of each row of (N, K) logits."""
+def odds_against(logits: Tensor, labels: Tensor, steep: bool = False) -> Tensor:
+    """(N,) float64 log-odds against the label of each row of (N, K) logits.
+
+    ``steep`` for a loss whose slope over 1 - p_y grows as p_y reaches 1 (a gamma below 0): the gradient of a class that
+    is hardly there is then still a number, and so its power has to be.
+    """
     if torch.compiler.is_compiling():
         return odds(logits.to(working_dtype(logits)), labels).against
-    return _odds_against(logits, labels)
+    return _steep_odds_against(logits, labels) if steep else _odds_against(logits, labels)
 
 
 def brier_scores(logits: Tensor, labels: Tensor) -> Tensor:
@@ -40,6 +45,17 @@ def brier_scores(logits: Tensor, labels: Tensor) -> Tensor:
         u, others = odds(logits.to(working_dtype(logits)), labels)
         return torch.sigmoid(u).square() * (1 + others.square().sum(-1))
     return _brier_scores(logits, labels)
+
+
+def negative_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,) sums of p log p = sum p d - log S with d = z less the largest z and S the sum of exp d; no use of labels.
+
+    Both terms are negative, and the gradient is p (d - sum p d): nothing cancels, neither near a one-hot p nor at ties.
+    """
+    if torch.compiler.is_compiling():
+        d, p, rest = _relative(logits.to(working_dtype(logits)))
+        return (p * d).sum(-1) - torch.log1p(rest)
+    return _negative_entropies(logits, labels)
 
 
 def row_function(
@@ -102,10 +118,10 @@ def row_function(
     return apply
 
 
-def powers_of_others(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def powers_of_others(logits: Tensor, labels: Tensor, least: float = 1e-25) -> tuple[Tensor, Tensor, Tensor]:
     """(top, e, m): the largest logit of each row, e = exp(z - top) with 0 at the label, and the row sums m of e.
 
-    Where the label is so far ahead that nothing would be left of the others, ``top`` is the largest of those.
+    Where the label is so far ahead that m would be below ``least``, ``top`` is the largest of the others.
     """
     dtype, index = working_dtype(logits), labels.unsqueeze(-1)
     powers = torch.empty(logits.shape, dtype=dtype, device=logits.device)
@@ -116,7 +132,7 @@ def powers_of_others(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
         torch.sub(block, top[rows, None], out=powers[rows])
         powers[rows].exp_().scatter_(1, index[rows], 0.0)
         torch.sum(powers[rows], 1, out=mass[rows])
-    lost = mass < 1e-25
+    lost = mass < least
     if bool(lost.any()):
         some = torch.nonzero(lost).squeeze(1)
         rest = logits[some].to(dtype).scatter_(1, index[some], -torch.inf)
@@ -136,8 +152,8 @@ def _margin(top: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     return top - logits.gather(1, labels.unsqueeze(1)).squeeze(1).to(top.dtype)
 
 
-def _odds_forward(logits: Tensor, labels: Tensor) -> Passes:
-    top, powers, mass = powers_of_others(logits, labels)
+def _odds_forward(logits: Tensor, labels: Tensor, least: float = 1e-25) -> Passes:
+    top, powers, mass = powers_of_others(logits, labels, least)
     against = (_margin(top, logits, labels) + mass.log()).clamp_(min=lowest(mass.dtype))
     return against, powers, mass
 
@@ -158,11 +174,11 @@ def _brier_forward(logits: Tensor, labels: Tensor) -> Passes:
     squares = torch.empty_like(mass)
     for rows in _blocks(logits):
         squares[rows] = torch.linalg.vector_norm(powers[rows], dim=1).to(mass.dtype).square()
-    own = (-_margin(top, logits, labels)).exp()
-    inverse = 1 / (own + mass)
+    against = (_margin(top, logits, labels) + mass.log()).clamp_(min=lowest(mass.dtype))
+    own, rest = torch.sigmoid(-against), torch.sigmoid(against)
+    inverse = rest / mass
     squares = squares * inverse.square()
-    rest = mass * inverse
-    return rest.square() + squares, powers, inverse, own * inverse, rest, squares
+    return rest.square() + squares, powers, inverse, own, rest, squares
 
 
 def _brier_back(labels: Tensor, grad: Tensor, powers: Tensor, *numbers: Tensor) -> Tensor:
@@ -175,7 +191,12 @@ def _brier_back(labels: Tensor, grad: Tensor, powers: Tensor, *numbers: Tensor) 
         torch.addcmul(b[rows, None], powers[rows], a[rows, None], out=spread[rows])
         spread[rows].mul_(powers[rows])
     at_label = -2 * grad * own * (rest.square() + squares)
-    return spread.scatter_(-1, labels.unsqueeze(-1), at_label.to(powers.dtype).unsqueeze(-1))
+    spread.scatter_(-1, labels.unsqueeze(-1), at_label.to(powers.dtype).unsqueeze(-1))
+    sure = squares > 0.5
+    if bool(sure.any()):  # p_k - sum p_j^2 cancels where one wrong class has nearly all: a row sums to 0
+        some = torch.nonzero(sure).squeeze(1)
+        spread[some] = _summing_to_zero(spread[some], powers[some].argmax(-1, keepdim=True))
+    return spread
 
 
 def _brier_gradient(logits: Tensor, labels: Tensor) -> Tensor:
@@ -183,8 +204,41 @@ def _brier_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     p, q = torch.sigmoid(-u).to(others.dtype).unsqueeze(-1), torch.sigmoid(u).to(others.dtype).unsqueeze(-1)
     v = q * others
     squares = v.square().sum(-1, keepdim=True)
-    return (2 * v * (v + p * q - squares)).scatter(-1, labels.unsqueeze(-1), -2 * p * (q.square() + squares))
+    spread = (2 * v * (v + p * q - squares)).scatter(-1, labels.unsqueeze(-1), -2 * p * (q.square() + squares))
+    return _summing_to_zero(spread, others.argmax(-1, keepdim=True))
+
+
+def _summing_to_zero(gradient: Tensor, at: Tensor) -> Tensor:
+    """(N, K) with the entry at ``at`` (N, 1) replaced by what makes the row sum to 0."""
+    rest = gradient.scatter(-1, at, 0.0)
+    return rest.scatter(-1, at, -rest.sum(-1, keepdim=True))
+
+
+def _relative(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(d, p, S - 1): logits less the largest, its softmax and the sum of exp d over all but one of the largest."""
+    top = logits.argmax(-1, keepdim=True)
+    d = (logits - logits.gather(-1, top)).clamp(min=torch.finfo(logits.dtype).min).scatter(-1, top, 0.0)
+    powers = d.exp()
+    rest = powers.scatter(-1, top, 0.0).sum(-1)
+    return d, powers / (1 + rest).unsqueeze(-1), rest
+
+
+def _entropy_forward(logits: Tensor, labels: Tensor) -> Passes:
+    d, p, rest = _relative(logits.to(working_dtype(logits)))
+    mean = torch.linalg.vecdot(p, d)
+    return (mean - torch.log1p(rest)).to(wide_dtype(logits)), p, d, mean
+
+
+def _entropy_back(labels: Tensor, grad: Tensor, p: Tensor, d: Tensor, mean: Tensor) -> Tensor:
+    return (d - mean.unsqueeze(-1)) * p * grad.to(p.dtype).unsqueeze(-1)
+
+
+def _entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+    d, p, _ = _relative(logits)
+    return p * (d - (p * d).sum(-1, keepdim=True))
 
 
 _odds_against = row_function(_odds_forward, _odds_back, _odds_gradient)
+_steep_odds_against = row_function(functools.partial(_odds_forward, least=0.1), _odds_back, _odds_gradient)
 _brier_scores = row_function(_brier_forward, _brier_back, _brier_gradient)
+_negative_entropies = row_function(_entropy_forward, _entropy_back, _entropy_gradient)
