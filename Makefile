@@ -1,4 +1,4 @@
-# make test · make check · make test-slow · make bench · make bench-coverage · make bench-calibrators
+# make study · make test · make check · make test-slow · make bench · make bench-coverage · make bench-calibrators
 # Everything is installed into .venv; torch first and exactly as pinned, so that no other package pulls another one.
 
 PYTHON ?= python3
@@ -7,15 +7,22 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: install test test-slow check format bench bench-coverage bench-calibrators clean
+.PHONY: install study test test-slow check format bench bench-losses bench-coverage bench-calibrators clean
 
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) $$(grep '^torch==' constraints.txt)
-	$(PIP) -e '.[dev]'
-	touch $@
+	@echo "making the environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "installing $$(grep '^torch==' constraints.txt): the largest part, which can take minutes"
+	@$(PIP) $$(grep '^torch==' constraints.txt)
+	@echo "installing trueup and what its tests and checks need"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+# Every loss on the digits that come with scikit-learn, before and after calibration.
+study: install
+	$(BIN)/trueup study digits
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'not slow'
@@ -42,6 +49,17 @@ format: install
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.peers
 
+# torch-uncertainty comes alone: what it depends on would bring a torchvision built for another torch.
+.venv-bench-losses/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-bench-losses
+	.venv-bench-losses/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(grep '^torch==' constraints.txt)
+	.venv-bench-losses/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . kornia monai
+	.venv-bench-losses/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torch-uncertainty
+	touch $@
+
+bench-losses: .venv-bench-losses/.installed
+	.venv-bench-losses/bin/python -m benchmarks.losses
+
 bench-coverage: install
 	$(BIN)/python -m benchmarks.coverage
 
@@ -50,4 +68,4 @@ bench-calibrators: install
 	$(BIN)/python -m benchmarks.calibrators
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-bench .venv-bench-losses build dist .pytest_cache .ruff_cache

@@ -93,7 +93,7 @@ def agreement(loss: Loss, exact: Loss, z: Tensor, y: Tensor) -> str:
     assert z.grad is not None
     gradient = z.grad.clone()
     found = step(loss, z, y).item()
-    off = float((z.grad - gradient).norm() / gradient.norm())
+    off = float((z.grad - gradient).norm() / gradient.norm().clamp(min=1e-38))
     said = "" if abs(found - value) <= 1e-5 * abs(value) else f"  value {found:.6g}, not {value:.6g}"
     return said + ("" if off <= 1e-4 else f"  gradient off by {off:.2g}")
 
@@ -135,14 +135,15 @@ def peers(classes: int) -> dict[str, Loss]:
     try:
         from kornia.losses import FocalLoss as Kornia
 
-        found[f"kornia {importlib.metadata.version('kornia')}"] = Kornia(alpha=None, gamma=3.0, reduction="mean")
+        kornia = Kornia(alpha=None, gamma=3.0, reduction="none")  # its mean is over the classes too
+        found[f"kornia {importlib.metadata.version('kornia')}"] = lambda z, y: kornia(z, y).sum(1).mean()
     except ImportError:
         pass
     try:
         from monai.losses import FocalLoss as Monai
 
         monai = Monai(gamma=3.0, use_softmax=True, to_onehot_y=True, reduction="none")
-        # as many images of one pixel: its mean is over the classes too
+        # likewise
         found[f"MONAI {importlib.metadata.version('monai')}"] = lambda z, y: monai(z, y[:, None]).sum(1).mean()
     except ImportError:
         pass

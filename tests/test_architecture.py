@@ -14,11 +14,12 @@ SOURCE = Path(trueup.__file__).parent
 LAYERS = [
     {"inputs"},
     {"focal"},
-    {"losses", "metrics"},
+    {"curvature", "losses", "metrics"},
     {"calibrators"},
     {"files", "predictions"},
-    {"tables", "example", "audit", "compare", "data", "models"},
+    {"tables", "example", "audit", "compare", "data", "models", "diagrams", "plots"},
     {"train"},
+    {"papers"},
     {"sklearn", "cli", "__main__"},
 ]
 """A module imports from its own layer and from those before it. ``__init__`` is the table of contents."""
@@ -43,7 +44,7 @@ def test_imports_run_one_way(path):
             assert layer_of(module) <= here, f"{path.name} imports {module}"
 
 
-@pytest.mark.parametrize("heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis"])
+@pytest.mark.parametrize("heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton"])
 def test_importing_trueup_does_not_import(heavy):
     code = f"import sys, trueup; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

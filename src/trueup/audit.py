@@ -51,6 +51,8 @@ class Audit:
     def verdict(self) -> str:
         """The finding in a sentence."""
         gap, ece = self.overconfidence, self.metrics["ece"]
+        if self.resamples and 1 / (1 + self.resamples) > 0.05:  # the least p that so many can give
+            return f"No verdict: {self.resamples} resamples are too few for one; ask for 19 or more, or for none."
         if ece.p is not None and ece.p > 0.05:
             expected = 100 * (ece.calibrated or 0)
             found = f"ECE {100 * ece.value:.2f} %, where a calibrated model would show {expected:.2f} %"
@@ -90,10 +92,12 @@ class Audit:
         columns = ["", "value"]
         if self.resamples:
             columns += [f"{100 * self.level:.0f} % interval", "if calibrated", "p"]
-        title = f"{self.source + ': ' if self.source else ''}{self.n} samples, {self.classes} classes"
+        title = (
+            f"{self.source + ': ' if self.source else ''}{self.n} sample{'s' * (self.n != 1)}, {self.classes} classes"
+        )
         shown = tables.table(title, *columns)
         for name, measure in self.metrics.items():
-            cells = [tables.TITLES[name], tables.number(name, measure.value)]
+            cells = [tables.title(name), tables.number(name, measure.value)]
             if self.resamples:
                 interval = f"{tables.number(name, measure.low, unit='')} to {tables.number(name, measure.high)}"
                 p = "" if measure.p is None else f"{measure.p:.3f}"
@@ -103,7 +107,12 @@ class Audit:
         if self.confident_share:
             confident += f"; {100 * self.confident_accuracy:.1f} % of those are right"
         brier = f"Brier score = {self.brier_calibration:.4f} calibration + {self.brier_refinement:.4f} refinement"
-        return Group(shown, "", self.verdict(), confident + ".", brier + ".")
+        notes = [_AT_THE_VALUE] if any(self._ends_at_value(name) for name in self.metrics) else []
+        return Group(shown, *notes, "", self.verdict(), confident + ".", brier + ".")
+
+    def _ends_at_value(self, name: str) -> bool:
+        measure = self.metrics[name]
+        return name in _CALIBRATION_NAMES and measure.low != measure.high == measure.value
 
     def __str__(self) -> str:
         return tables.text(self)
@@ -111,6 +120,9 @@ class Audit:
     __repr__ = __str__
 
 
+_AT_THE_VALUE = (
+    "An interval that ends at the value itself: noise alone, which only adds to a calibration error, would show more."
+)
 _CALIBRATION_NAMES = [name for name, metric in METRICS.items() if metric in CALIBRATION_ERRORS]
 
 
@@ -125,6 +137,7 @@ def audit(
 ) -> Audit:
     """Every metric of the predictions; ``resamples=0`` leaves out the intervals."""
     count(resamples, "resamples", least=0)
+    count(seed, "seed", least=0)
     s = scores_of(predictions)
     resampler = Resampler(s, max(resamples, 1), seed, bins)
     metrics = {}

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
 from typer.core import TyperGroup
 
 import trueup
 from trueup import tables
 from trueup.audit import finite
-from trueup.calibrators import Auto, FocalTemperature, Temperature
+from trueup.calibrators import CALIBRATORS, Auto, FocalMap, FocalTemperature, Identity, Temperature
+from trueup.calibrators.grid import CRITERIA
 from trueup.compare import DEFAULT, params_of
-from trueup.inputs import InputError
+from trueup.files import WRITERS
+from trueup.inputs import InputError, writable
+from trueup.tables import progress as _progress
 
 
 class _Commands(TyperGroup):
@@ -29,9 +30,16 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (InputError, OSError) as error:
+        except InputError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
+        except OSError as error:
+            where = error.filename2 or error.filename
+            typer.echo(f"error: {where}: {error.strerror}" if where else f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("\nstopped", err=True)
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(
@@ -42,13 +50,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-File = Annotated[
-    Path, typer.Argument(help=".npz, .safetensors, .parquet, .csv or .tsv with logits or probs, and labels")
-]
+_PREDICTIONS = ".npz, .safetensors, .parquet, .csv or .tsv with logits or probs, and labels"
+File = Annotated[Path, typer.Argument(metavar="FILE", help=_PREDICTIONS)]
+Val = Annotated[Path, typer.Argument(metavar="VAL", help=_PREDICTIONS)]
+Test = Annotated[Path, typer.Argument(metavar="TEST", help="the same, of other samples")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
 Binary = Annotated[bool, typer.Option("--binary", help="the file holds one score a sample")]
-Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="a column to leave out (can be repeated)")]
-Seed = Annotated[int, typer.Option(help="of everything random")]
+Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="a column or array to leave out (can be repeated)")]
+Seed = Annotated[int, typer.Option(min=0, help="of everything random")]
 Resamples = Annotated[int, typer.Option(help="for the intervals; 0 leaves them out")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Mode = Annotated[str, typer.Option(help="how a step runs: auto, eager, graph or compiled-graph")]
@@ -89,10 +98,14 @@ def audit(
 
 @app.command()
 def calibrate(
-    val: File,
-    method: Annotated[str, typer.Option(help="a calibrator, or several joined by +, as in softplus+vector")] = "auto",
+    val: Val,
+    method: Annotated[
+        str, typer.Option(help=f"{', '.join(CALIBRATORS)}; or several joined by +, as in softplus+vector")
+    ] = "auto",
     save: Annotated[Path | None, typer.Option(help="write the fitted map here, as JSON")] = None,
-    criterion: Annotated[str, typer.Option(help="of temperature and focal-temperature")] = "nll",
+    criterion: Annotated[
+        str, typer.Option(help=f"of temperature and focal-temperature: {', '.join(CRITERIA)}")
+    ] = "nll",
     keep_ranking: Annotated[bool, typer.Option("--keep-ranking", help="auto: never change a predicted class")] = False,
     seed: Seed = 0,
     binary: Binary = False,
@@ -101,7 +114,10 @@ def calibrate(
 ) -> None:
     """Fit a calibrator to the predictions in VAL, which the network was not trained on."""
     settings = _settings(method, criterion, keep_ranking, seed)
+    if save and writable(save).suffix.lower() in WRITERS:
+        raise InputError(f"--save {save}: this is where the map goes, which is JSON; apply writes the predictions")
     predictions = trueup.load(val, binary=binary, ignore=ignore or ())
+    _warn_of_few(len(predictions), predictions.classes, settings)
     with _progress(f"fitting {method}") as progress:
         made = settings.fit(predictions.logits, predictions.labels, progress=progress)
     report = made.fit_report
@@ -113,8 +129,9 @@ def calibrate(
         "fit_report": None if report is None else asdict(report),
         "saved": None if save is None else str(save),
     }
-    shown = tables.table(f"{method}, fitted to {len(predictions)} samples", "", "")
-    shown.columns[1].justify, shown.show_header = "left", False
+    title = f"{method}, fitted to {len(predictions)} samples"
+    shown = tables.table(title, "", "")
+    shown.columns[1].justify, shown.show_header, shown.min_width = "left", False, len(title)
     for name, value in content["params"].items():
         shown.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
     if report is not None:
@@ -139,6 +156,8 @@ def apply(
     """Write the calibrated probabilities of FILE, with its labels."""
     made = trueup.load_map(map_file)
     predictions = trueup.load(file, binary=binary, ignore=ignore or ())
+    if made.classes != predictions.classes:
+        raise InputError(f"{file}: {predictions.classes} classes, where the map {map_file} is for {made.classes}")
     calibrated = predictions.calibrated(made(predictions.logits), calibrated_by=made.kind)
     calibrated.save(save)
     content = {"n": len(calibrated), "classes": calibrated.classes, "saved": str(save)}
@@ -147,8 +166,8 @@ def apply(
 
 @app.command()
 def compare(
-    val: File,
-    test: File,
+    val: Val,
+    test: Test,
     method: Annotated[list[str] | None, typer.Option(help="a calibrator (can be repeated); all by default")] = None,
     resamples: Resamples = 1000,
     seed: Seed = 0,
@@ -167,14 +186,15 @@ def compare(
 
 @app.command()
 def example(
-    folder: Annotated[Path, typer.Argument(help="where val.npz and test.npz are written")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where val.npz and test.npz are written")],
     seed: Seed = 0,
 ) -> None:
     """Write the predictions of a made-up, over-confident classifier, to try the other commands on."""
     from trueup.example import example_predictions
 
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: a file, not a folder")
+    folder.mkdir(parents=True, exist_ok=True)
     for name, predictions in example_predictions(seed).items():
         predictions.save(folder / f"{name}.npz")
         typer.echo(f"{len(predictions)} predictions of {predictions.classes} classes are in {folder / name}.npz")
@@ -214,7 +234,7 @@ def train(
     shown = tables.table(f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test", "", "")
     shown.show_header = False
     for name in ("error", "nll", "ece"):
-        shown.add_row(tables.TITLES[name], tables.number(name, found[name]))
+        shown.add_row(tables.title(name), tables.number(name, found[name]))
     shown.add_row("seconds", f"{run.seconds:.1f}")
     shown.add_row("folder", str(folder))
     _print(shown, finite(content), as_json)
@@ -243,6 +263,7 @@ def study(
 ) -> None:
     """Train every loss with every seed, calibrate each, and show all in one table. Complete runs are not run again."""
     from trueup import train as training
+    from trueup.train.figures import draw_figures
     from trueup.train.watch import StudyView
 
     chosen = training.study_named(
@@ -256,11 +277,86 @@ def study(
     with _progress("judging") as progress, _resumable(folder):
         table = training.judge(found, resamples=resamples, progress=progress)
     saved = table.save(folder)
+    drawn, why_not = {}, ""
+    with _progress("drawing") as progress, _resumable(folder):
+        try:
+            drawn = draw_figures(found, folder / "figures", progress=progress)
+        except InputError as error:  # a study without pictures is still one
+            why_not = str(error)
     content = {"study": name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
-    _print(table, content, as_json)
+    _print(table, content | {"figures": [str(path) for path in drawn.values()]}, as_json)
     if not as_json:
         typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
+    if not as_json and (drawn or why_not):
+        typer.echo(why_not or f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}")
     if table.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def curvature(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a complete run, with its weights")],
+    split: Annotated[str, typer.Option(help="train, val or test")] = "val",
+    samples: Annotated[int | None, typer.Option(help="only the first so many; all by default")] = None,
+    batch: Annotated[int, typer.Option(help="samples that go through the network at once")] = 500,
+    relative: Annotated[float, typer.Option(help="the standard error of the trace, as a share of it")] = 0.01,
+    seed: Seed = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how sharply the loss bends at the weights of RUN: the largest eigenvalue and the trace of its Hessian."""
+    from trueup.papers.kimura2024 import curvature_of_run
+
+    options = {"samples": samples, "batch": batch, "relative": relative, "device": device, "data_dir": data_dir}
+    with _progress("curvature") as progress:
+        found = curvature_of_run(folder, split=split, seed=seed, progress=progress, **options)
+    _print(found, finite(found.content), as_json)
+    if not as_json:
+        typer.echo(f"{folder / 'curvature.json'} holds these numbers")
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="mukhoti2020, lossfunctions or all")],
+    results: Annotated[Path | None, typer.Option(help="where stored runs lie; the clone's results/ by default")] = None,
+    retrain: Annotated[bool, typer.Option("--retrain", help="train the runs of the grid that are not stored")] = False,
+    only: Annotated[str | None, typer.Option(help='of --retrain: runs named so, as in "*resnet50*"')] = None,
+    jobs: Annotated[int, typer.Option(help="of --retrain: runs side by side")] = 1,
+    out: Annotated[Path | None, typer.Option(help="of --retrain: its folder; runs/PAPER by default")] = None,
+    store: Annotated[list[Path] | None, typer.Option(help="take a complete run into the results first")] = None,
+    authors: Annotated[bool, typer.Option("--authors", help="compute the authors' figures from their logits")] = False,
+    figures: Annotated[Path | None, typer.Option(help="draw the paper's figures into this folder")] = None,
+    docs: Annotated[Path | None, typer.Option(help="write the page of the documentation")] = None,
+    resamples: Resamples = 300,
+    device: Device = "auto",
+    mode: Mode = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a paper's numbers beside ours and judge its claims, from stored results: no GPU, no network."""
+    from trueup import papers
+    from trueup.train.watch import StudyView
+
+    modules, folder = papers.chosen(paper), papers.results_folder(results)
+    papers.take_in(modules, folder, store or [], authors, data_dir)
+    failed: dict[str, str] = {}
+    for name, module in modules.items() if retrain else ():
+        work = out or Path("runs") / name
+        waiting = papers.open_runs(module.recipes(), folder, only)
+        with StudyView(Console(stderr=True)) as view, _resumable(work):
+            options = {"jobs": jobs, "device": device, "mode": mode, "data_dir": data_dir, "watch": view}
+            failed |= papers.retrain(waiting, folder / name, work, **options)
+    with _progress("judging") as progress:
+        found = [module.reproduce(folder, resamples=resamples, progress=progress) for module in modules.values()]
+    for module in modules.values() if figures else ():
+        typer.echo("\n".join(f"drawn: {path}" for path in module.draw(folder, figures)), err=True)
+    if docs:
+        papers.write_page(docs, found)
+    content = [each.to_dict() for each in found]
+    _print(Group(*found), content if paper == "all" else content[0], as_json)
+    if failed:
+        typer.echo("\n".join(f"failed: {name}: {message}" for name, message in failed.items()), err=True)
         raise typer.Exit(1)
 
 
@@ -277,12 +373,23 @@ def _settings(method: str, criterion: str, keep_ranking: bool, seed: int) -> tru
     return settings
 
 
+def _warn_of_few(samples: int, classes: int, settings: trueup.Calibrator) -> None:
+    wanted = max(100, 10 * classes)
+    if samples < wanted and not isinstance(settings, Identity | FocalMap):  # which fit nothing
+        found = f"{samples} samples of {classes} classes are few to fit to"
+        typer.echo(f"warning: {found}; the map may not hold for others (at least {wanted} are advised)", err=True)
+
+
 def _pairs(texts: list[str]) -> dict[str, str]:
     """KEY=VALUE, KEY=VALUE, ..."""
     for text in texts:
         if "=" not in text:
             raise InputError(f"--set {text}: expected KEY=VALUE, as in epochs=10")
     return dict(text.split("=", 1) for text in texts)
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -310,28 +417,6 @@ def _print(for_people: Any, for_programs: Any, as_json: bool) -> None:
         typer.echo(json.dumps(for_programs, indent=1, allow_nan=False))
     else:
         Console().print(for_people, highlight=False)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, where that is a terminal, once the work has taken a second."""
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn(),
-        console=console, transient=True,
-    )  # fmt: skip
-    task, begun = bar.add_task(what, total=1.0), time.monotonic()
-
-    def advance(share: float) -> None:
-        if console.is_terminal and not bar.live.is_started and time.monotonic() - begun > 1:
-            bar.start()
-        bar.update(task, completed=share)
-
-    try:
-        yield advance
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def main() -> None:

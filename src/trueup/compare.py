@@ -99,9 +99,11 @@ def compare(
 ) -> Comparison:
     """Fits each calibrator on ``val`` and measures it on ``test``; ``resamples=0`` leaves out the intervals."""
     if val.classes != test.classes:
-        raise InputError(f"test: {test.classes} classes, where val has {val.classes}")
+        raise InputError(f"{_name(test, 'test')}: {test.classes} classes, where {_name(val, 'val')} has {val.classes}")
     if val.class_names and test.class_names and val.class_names != test.class_names:
-        raise InputError("test: its classes are not those of val, or not in that order")
+        raise InputError(
+            f"{_name(test, 'test')}: its classes are not those of {_name(val, 'val')}, or not in that order"
+        )
     if not calibrators:
         raise InputError("calibrators: none is named")
     settings = [calibrator(each) if isinstance(each, str) else each for each in calibrators]
@@ -117,6 +119,10 @@ def compare(
         if progress:
             progress((i + 1) / len(settings))
     return Comparison(tuple(rows), len(val), len(test), val.classes)
+
+
+def _name(predictions: Predictions, otherwise: str) -> str:
+    return str(predictions.meta.get("file", otherwise))
 
 
 def params_of(made: CalibrationMap) -> dict[str, Any]:

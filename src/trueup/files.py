@@ -12,6 +12,7 @@ import os
 import tempfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +22,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from trueup import inputs
 from trueup.inputs import InputError
 
 FORMAT, VERSION = "trueup-predictions", "1"
+_IGNORE = "--ignore {0} leaves it out, in Python ignore=[{0!r}]"
 _SINGULAR = {"logits": "logit", "probs": "prob", "scores": "score"}
 
 
@@ -41,6 +44,8 @@ class Content(NamedTuple):
 def read(path: str | os.PathLike[str], *, binary: bool = False, ignore: tuple[str, ...] = ()) -> Content:
     """The content of a file, by the ending of its name."""
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: a folder, not a file")
     reader = _by_ending(path, READERS)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -51,10 +56,8 @@ def read(path: str | os.PathLike[str], *, binary: bool = False, ignore: tuple[st
 
 def write(path: str | os.PathLike[str], content: Content) -> None:
     """Writes the content under a temporary name first, so that a file is there whole or not at all."""
-    path = Path(path)
+    path = inputs.writable(path)
     writer = _by_ending(path, WRITERS)
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
     try:
@@ -85,12 +88,13 @@ def _from_arrays(
     path: Path, names: Sequence[str], get: Callable[[str], np.ndarray], ignore: tuple[str, ...]
 ) -> tuple[str, np.ndarray, np.ndarray]:
     """The values and labels among named arrays, every one of which has to be known or ignored."""
-    given = [name for name in names if name in _SINGULAR and name not in ignore]
-    unknown = set(names) - set(given) - {"labels", "class_names", "meta"} - set(ignore)
+    names = [name for name in names if name not in ignore]
+    given = [name for name in names if name in _SINGULAR]
+    unknown = set(names) - set(given) - {"labels", "class_names", "meta"}
     if unknown:
         raise InputError(
             f"{path}: unknown array {sorted(unknown)[0]!r}; expected logits or probs, labels, class_names, meta "
-            "(others can be left out with ignore)"
+            f"({_IGNORE.format(sorted(unknown)[0])})"
         )
     if len(given) != 1 or "labels" not in names:
         raise InputError(
@@ -106,15 +110,44 @@ def _read_npz(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
             if isinstance(arrays, np.ndarray):
                 raise InputError(f"{path}: a single array; expected an .npz with logits or probs, and labels")
             given, values, labels = _from_arrays(path, arrays.files, arrays.__getitem__, ignore)
-            names = tuple(map(str, arrays["class_names"])) if "class_names" in arrays.files else None
-            meta = json.loads(str(arrays["meta"])) if "meta" in arrays.files else {}
+            names, meta = (
+                arrays[name] if name in arrays.files and name not in ignore else None
+                for name in ("class_names", "meta")
+            )
     except InputError:
         raise
-    except (ValueError, zipfile.BadZipFile, EOFError, OSError, KeyError) as error:
-        raise InputError(
-            f"{path}: not a whole .npz of plain arrays ({error}); pickled objects are never loaded"
-        ) from None
-    return Content(given, values, labels, names, meta)
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, NotImplementedError) as error:
+        raise InputError(f"{path}: {_npz_fault(path, error)}") from None
+    return Content(given, values, labels, _names(path, names), _meta(path, None if meta is None else str(meta)))
+
+
+def _npz_fault(path: Path, error: Exception) -> str:
+    """NumPy takes all that it does not know for a pickle, and advises to load it unsafely."""
+    if "pickle" not in str(error).lower():
+        return f"not a whole .npz of plain arrays ({error})"
+    if not zipfile.is_zipfile(path) and path.read_bytes()[:1] != b"\x80":
+        return "not an .npz file, nor anything else that NumPy wrote"
+    return (
+        "it holds pickled objects, which are never loaded; save plain arrays, as in "
+        f"np.savez({path.name!r}, logits=logits, labels=labels), and names as np.array(names, dtype=str)"
+    )
+
+
+def _names(path: Path, names: Any) -> tuple[str, ...] | None:
+    if names is not None and np.ndim(names) != 1:
+        raise InputError(f"{path}: class_names: expected a list of names")
+    return None if names is None else tuple(map(str, names))
+
+
+def _meta(path: Path, text: str | None) -> dict[str, Any]:
+    """Where the predictions came from, as JSON; none at all is nothing known."""
+    try:
+        meta = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        meta = None
+    if not isinstance(meta, dict):
+        raise InputError(f"{path}: meta: expected the text of a JSON object, got {text!r:.60}")
+    return meta
 
 
 def _write_npz(path: Path, content: Content) -> None:
@@ -135,10 +168,9 @@ def _read_safetensors(path: Path, binary: bool, ignore: tuple[str, ...]) -> Cont
                 raise InputError(f"{path}: format version {about.get('version')!r}; this release reads {VERSION}")
             given, values, labels = _from_arrays(path, list(file.keys()), file.get_tensor, ignore)
         names = json.loads(about.get("class_names", "null"))
-        meta = json.loads(about.get("meta", "{}"))
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not a whole .safetensors file ({error})") from None
-    return Content(given, values, labels, None if names is None else tuple(names), meta)
+    return Content(given, values, labels, _names(path, names), _meta(path, about.get("meta")))
 
 
 def _write_safetensors(path: Path, content: Content) -> None:
@@ -158,10 +190,13 @@ def _columns(
     """What the value columns hold, their names in the order of the classes, and the names of the classes."""
     header = [name for name in header if name not in ignore]
     if "label" not in header:
-        raise InputError(f"{path}: no column 'label'; it has {', '.join(header[:12])}")
+        raise InputError(
+            f"{path}: no column 'label'; the first line names the columns, and here it is {', '.join(header[:12])!r}"
+        )
     values = [name for name in header if name != "label"]
     if len(set(header)) != len(header):
-        raise InputError(f"{path}: two columns have the same name")
+        twice = next(name for name in header if header.count(name) > 1)
+        raise InputError(f"{path}: two columns have the same name, {twice!r}")
     if binary:
         kinds = {single: given for given, single in _SINGULAR.items()}
         if len(values) != 1 or values[0] not in kinds:
@@ -173,7 +208,7 @@ def _columns(
     if unknown:
         raise InputError(
             f"{path}: unknown column {unknown[0]!r}; expected label and logit_* or prob_* "
-            "(others can be left out with ignore, --ignore on the command line; a single score needs binary, --binary)"
+            f"({_IGNORE.format(unknown[0])}; a single score needs --binary, in Python binary=True)"
         )
     if len(kind) != 1:
         raise InputError(f"{path}: expected columns logit_* or prob_*, one kind of them")
@@ -198,8 +233,25 @@ def _read_text(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
     except InputError:
         raise
     except (ValueError, UnicodeDecodeError, csv.Error, StopIteration, OSError) as error:
-        raise InputError(f"{path}: not a table of numbers ({error})") from None
+        raise InputError(f"{path}: not a table of numbers ({_fault(path, delimiter, ignore) or error})") from None
     return Content(given, values, np.char.strip(labels), names, {})
+
+
+def _fault(path: Path, delimiter: str, ignore: tuple[str, ...]) -> str:
+    """The first faulty line of a table, counted as an editor counts; empty where none is found."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            header = [name.strip() for name in next(rows)]
+            for row in rows:
+                if row and len(row) != len(header):
+                    return f"line {rows.line_num} has {len(row)} cells, where the first has {len(header)}"
+                for name, cell in zip(header, row, strict=False):
+                    if name != "label" and name not in ignore and not inputs.is_number(cell):
+                        return f"line {rows.line_num}, column {name}: {cell!r} is no number"
+    except (UnicodeDecodeError, csv.Error, StopIteration, OSError):
+        pass
+    return ""
 
 
 def _write_text(path: Path, content: Content) -> None:
@@ -220,13 +272,12 @@ def _read_parquet(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
         given, wanted, names = _columns(path, table.column_names, binary, ignore)
         values = np.stack([table.column(name).to_numpy() for name in wanted], axis=1)
         labels = table.column("label").to_numpy()
-        about = {
-            key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if key == b"trueup"
-        }
-        meta = json.loads(about.get("trueup", "{}"))
-    except (arrow.ArrowException, OSError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        if labels.dtype.kind in "iu" and names and all(name.isdecimal() for name in names):
+            labels = labels.astype(str)  # classes that are named by numbers, as in prob_3 and prob_8
+        about = (table.schema.metadata or {}).get(b"trueup", b"").decode()
+    except (arrow.ArrowException, OSError, TypeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a whole Parquet file of numbers ({error})") from None
-    return Content(given, values, labels, names, meta)
+    return Content(given, values, labels, names, _meta(path, about))
 
 
 def _write_parquet(path: Path, content: Content) -> None:

@@ -7,7 +7,9 @@ computation that follows it read the memory once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ BLOCK_ELEMENTS = 1 << 18  # 1 MiB of float32: what a core's own cache holds besi
 
 Array = Any
 """What the public functions accept: a tensor, an array, nested lists, or a DataFrame."""
+
+_BINARY = "Predictions.from_binary; for a file load(..., binary=True), --binary on the command line"
 
 
 class InputError(ValueError):
@@ -183,18 +187,35 @@ def count(value: int, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def is_number(text: str) -> bool:
+    """Whether a text can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """A path that a file can be written to, as far as can be told before."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; expected the name of a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")
+    return path
+
+
 def matrix(value: Array, name: str, classes: int | None = None) -> Tensor:
     """``value`` as an (N, K) floating-point tensor whose entries are not looked at yet."""
     x = as_tensor(value, name)
     if x.ndim != 2:
-        hint = " (a single score a row: see Predictions.from_binary)" if x.ndim == 1 else ""
+        hint = f" (a single score a row: {_BINARY})" if x.ndim == 1 else ""
         raise InputError(f"{name}: expected two dimensions, (samples, classes), got shape {tuple(x.shape)}{hint}")
     if len(x) == 0:
         raise InputError(f"{name}: empty; at least one row is needed")
     if x.shape[1] < 2:
-        raise InputError(
-            f"{name}: {x.shape[1]} class; at least two are needed (a single score: Predictions.from_binary)"
-        )
+        raise InputError(f"{name}: {x.shape[1]} class; at least two are needed (a single score: {_BINARY})")
     if classes is not None and x.shape[1] != classes:
         raise InputError(f"{name}: {x.shape[1]} classes where {classes} are expected")
     return x if x.dtype.is_floating_point else x.double()

@@ -135,7 +135,7 @@ class Predictions:
 def load(path: str | os.PathLike[str], *, binary: bool = False, ignore: Iterable[str] = ()) -> Predictions:
     """Predictions from a file; ``binary``: it holds one score a sample; ``ignore``: columns to leave out."""
     content = files.read(path, binary=binary, ignore=tuple(ignore))
-    rest = {"class_names": content.class_names, "meta": {"file": str(path), **content.meta}}
+    rest = {"class_names": content.class_names, "meta": _opened(content.meta, path)}
     try:
         if binary:
             kind = {"logits": "logit", "probs": "probability"}.get(content.given)
@@ -143,6 +143,15 @@ def load(path: str | os.PathLike[str], *, binary: bool = False, ignore: Iterable
         return Predictions(**{content.given: content.values}, labels=content.labels, **rest)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _opened(meta: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """``file`` is the one that was opened; the files its content was made from are kept, the first one first."""
+    if "file" not in meta:
+        return {"file": str(path), **meta}
+    earlier = meta.get("made_from", [])
+    made_from = [*(earlier if isinstance(earlier, list) else [earlier]), meta["file"]]
+    return {**meta, "file": str(path), "made_from": made_from}
 
 
 def _checked_names(names: Sequence[str], classes: int) -> tuple[str, ...]:
@@ -165,9 +174,15 @@ def _numbered(labels: Array, names: tuple[str, ...] | None) -> Array:
     if names is not None and set(text) <= set(names):
         number = {name: k for k, name in enumerate(names)}
         return np.array([number[label] for label in text]).reshape(array.shape)
-    try:
+    # Where classes are named by other numbers than their own, a number that is no name is not a position either.
+    numbered = names is None or not all(name.isdecimal() for name in names) or names == _counted(len(names))
+    unknown = [i for i, label in enumerate(text) if not (numbered and inputs.is_number(label))]
+    if not unknown:
         return np.array([float(label) for label in text]).reshape(array.shape)
-    except ValueError:
-        unknown = next(i for i, label in enumerate(text) if names is None or label not in names)
-        known = "no class names are given" if names is None else f"the classes are {', '.join(names[:20])}"
-        raise InputError(f"labels: row {unknown} is {text[unknown]!r}, and {known}") from None
+    row = next(i for i in unknown if names is None or text[i] not in names)
+    known = "no class names are given" if names is None else f"the classes are {', '.join(names[:20])}"
+    raise InputError(f"labels: row {row} is {text[row]!r}, and {known}")
+
+
+def _counted(classes: int) -> tuple[str, ...]:
+    return tuple(str(k) for k in range(classes))

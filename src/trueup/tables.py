@@ -1,12 +1,16 @@
-"""Numbers for people: rich tables, and the same as text."""
+"""What people look at: rich tables, the same as text, and a bar while they wait."""
 
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 SHARES = ("error", "ece", "adaptive_ece", "mce", "classwise_ece", "debiased_ece", "smooth_ece")
@@ -23,6 +27,11 @@ TITLES = {
     "debiased_ece": "debiased ECE",
     "smooth_ece": "smooth ECE",
 }
+
+
+def title(metric: str) -> str:
+    """A metric's name as a reader wants it: that of ``TITLES``, or else its own."""
+    return TITLES.get(metric, metric.replace("_", " "))
 
 
 def number(metric: str, value: float | None, unit: str = " %") -> str:
@@ -47,3 +56,25 @@ def text(renderable: Any, width: int = 110) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(renderable)
     return console.file.getvalue().rstrip()  # type: ignore[union-attr]
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr, where that is a terminal, once the work has taken a second."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn(),
+        console=console, transient=True,
+    )  # fmt: skip
+    task, begun = bar.add_task(what, total=1.0), time.monotonic()
+
+    def advance(share: float) -> None:
+        if console.is_terminal and not bar.live.is_started and time.monotonic() - begun > 1:
+            bar.start()
+        bar.update(task, completed=share)
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()

@@ -4,16 +4,20 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 import trueup
 from tests.train.small import SMALL
+from trueup.data import registry as sources
 from trueup.inputs import InputError
 from trueup.metrics import METRICS, bootstrap, score
 from trueup.train import STUDIES, Study, StudyRuns, judge, run_study, study_named, train, worker
+from trueup.train.figures import draw_figures
 from trueup.train.judge import COMPARED, JUDGED, against_truth, calibrated_scores, pooled
 from trueup.train.watch import StudyView
 
@@ -219,3 +223,60 @@ def test_a_study_without_cross_entropy_has_a_table_without_differences(found):
     rows = judge(only, resamples=20).rows
     assert len(rows) == 4
     assert all(cell.against is None for row in rows for cell in row.metrics.values())
+
+
+def test_a_change_by_a_calibrator_is_over_the_seeds_of_the_same_runs(found):
+    rows = judge(found, resamples=0).rows
+    plain, mapped = (next(r for r in rows if (r.loss, r.calibrator) == ("focal:2", c)) for c in ("none", "focal-map"))
+    differences = np.subtract(mapped.metrics["excess_nll"].values, plain.metrics["excess_nll"].values)
+    tested = stats.ttest_1samp(differences, 0).confidence_interval()
+    assert mapped.metrics["excess_nll"].change == pytest.approx((differences.mean(), tested.low, tested.high))
+    assert plain.metrics["excess_nll"].change is None
+    two = StudyRuns(TINY, tuple(run for run in found.runs if run.recipe.seed < 2), {})
+    assert all(cell.change is None for row in judge(two, resamples=0).rows for cell in row.metrics.values())
+
+
+def test_the_table_says_what_made_it(found, tmp_path):
+    files = judge(found, resamples=0).save(tmp_path)
+    made_by = json.loads(files["json"].read_text())["made_by"]
+    assert made_by["settings"]["losses"] == list(TINY.losses)
+    assert made_by["runs"] == 6
+    assert made_by["versions"]["torch"]
+    assert made_by["hardware"]["cpu"]
+    assert made_by["dates"][0] <= made_by["dates"][1]
+
+
+def test_redrawn_data_differ_by_seed_and_settings_by_data():
+    own = {name: value for name, value in SETTINGS.items() if name != "split_seed"}
+    study = replace(TINY, redraw=True, settings=own, by_data={SMALL.data: {"batch": 7, "epochs": 99}})
+    recipes = list(study.recipes().values())
+    assert {recipe.split_seed == recipe.seed for recipe in recipes} == {True}
+    assert {(recipe.batch, recipe.epochs) for recipe in recipes} == {(SETTINGS["batch"], SETTINGS["epochs"])}
+    freed = replace(study, settings={})
+    assert {(recipe.batch, recipe.epochs) for recipe in freed.recipes().values()} == {(7, 99)}
+
+
+def test_settings_are_added_to_the_studys_own_unless_the_recipe_is_another():
+    own = STUDIES["gaussians"]
+    assert study_named("gaussians", settings={"clip": 2}).settings == own.settings | {"clip": 2}
+    assert study_named("gaussians").settings == own.settings
+    other = study_named("gaussians", recipe="digits", settings={"clip": 2})
+    assert (other.settings, other.by_data) == ({"clip": 2}, {})
+
+
+def test_the_gaussians_take_the_same_number_of_steps_whatever_the_samples():
+    for recipe in STUDIES["gaussians"].recipes().values():
+        samples = sources.parse(recipe.data)[1]["train"]
+        assert recipe.epochs * samples / recipe.batch == 400
+
+
+def test_figures_are_drawn_for_every_net_and_without_matplotlib_it_is_told(found, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = draw_figures(found, tmp_path)
+    assert sorted(drawn) == ["reliability-none", "reliability-temperature", "training-ece", "training-nll"]
+    assert all(path.stat().st_size > 5000 for path in drawn.values())
+    other = [replace(run, recipe=replace(run.recipe, model="mlp:9")) for run in found.runs]
+    assert len(draw_figures(StudyRuns(TINY, (*found.runs, *other), {}), tmp_path)) == 8
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match="figures need matplotlib"):
+        draw_figures(found, tmp_path)

@@ -12,7 +12,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -122,7 +121,7 @@ class CalibrationMap(nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the map as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        inputs.writable(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """The map as JSON has it."""

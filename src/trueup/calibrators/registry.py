@@ -56,6 +56,8 @@ def _step(text: str) -> Calibrator:
         if argument:
             raise InputError(f"calibrator {text!r}: {name} takes no argument")
         return CALIBRATORS[name]()
+    if not argument:
+        raise InputError("calibrator 'focal-map': it needs the training gamma, as in focal-map:3")
     try:
         return FocalMap(float(argument))
     except ValueError as error:
@@ -71,6 +73,8 @@ def load_map(path: str | os.PathLike[str]) -> CalibrationMap:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not a calibration map ({error})") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: a folder, not a file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise InputError(f"{path}: not a calibration map, which is a JSON file that calibrate --save wrote") from None
     return map_from_dict(content, MAPS, str(path))

@@ -113,6 +113,6 @@ def entropy_lower_bound(logits: Tensor, targets: Tensor, gamma: float | Tensor) 
     The proofs in print use Bernoulli's inequality, which needs g >= 1; the bound holds for every g >= 0.
     """
     log_q = logits.log_softmax(-1)
-    q = log_q.exp()
-    finite = log_q.clamp(min=torch.finfo(log_q.dtype).min)
-    return -(targets * finite).sum(-1) + gamma * (q * finite).sum(-1)
+    finite = log_q.masked_fill(log_q == -torch.inf, 0.0)
+    cross_entropy = -torch.where(targets > 0, targets * log_q, 0.0).sum(-1)
+    return cross_entropy + gamma * (log_q.exp() * finite).sum(-1)

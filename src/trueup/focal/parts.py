@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,11 +109,11 @@ def _atanh_tail(t: Tensor) -> Tensor:
     return torch.where(near, series, (torch.atanh(far) / far - 1) / far**2)
 
 
-def checked_gamma(gamma: float | Tensor, name: str = "gamma") -> float | Tensor:
-    """gamma, a number or a tensor, unless an entry is below -1, where phi changes sign, or is no number."""
-    values = gamma if isinstance(gamma, Tensor) else torch.tensor(float(gamma), dtype=torch.float64)
+def checked_gamma(gamma: Any, name: str = "gamma") -> Any:
+    """gamma, a number, a tensor or an array, unless an entry is below -1, where phi changes sign, or is no number."""
     if torch.compiler.is_compiling():
         return gamma
+    values = gamma if isinstance(gamma, Tensor) else torch.tensor(np.asarray(gamma, dtype=np.float64))
     if not bool(((values >= -1) & (values < torch.inf)).all()):
         worst = float(values[~((values >= -1) & (values < torch.inf))].reshape(-1)[0])
         raise InputError(f"{name}: {worst:g} is not valid; focal loss needs a finite gamma of at least -1")

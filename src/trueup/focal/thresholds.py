@@ -28,12 +28,17 @@ def gamma_star(p0: float | Array) -> float | Array:
         )
     a, b, log_a = 1 - p, p * np.log(p), np.log1p(-p)
     argument = -np.exp((1 - a / b) * log_a) / b * log_a
-    w = special.lambertw(np.maximum(argument, -np.exp(-1.0)), -1).real
-    gamma = np.maximum(a / b + w / log_a, 1e-9)
     r = -b / a
-    for _ in range(4):  # W loses half its digits near its branch point, at p0 = 1/2: Newton on log phi / gamma
-        growth = np.log1p(gamma * r) / gamma
-        gamma = np.maximum(gamma * (1 - (log_a + growth) / (r / (1 + gamma * r) - growth)), gamma / 2)
+    # near 1/2 two branches of W meet and it loses its digits: there log phi / gamma = log a + r - gamma r^2 / 2 + ...
+    near = p > 0.49
+    w = special.lambertw(np.where(near, -0.1, argument), -1).real
+    gamma = np.where(near, np.maximum(2 * (log_a + r) / r**2, 1e-17), a / b + w / log_a)
+    exact = gamma < 1e-7
+    for _ in range(4):  # Newton on log phi / gamma
+        g = np.where(exact, 1.0, gamma)
+        growth = np.log1p(g * r) / g
+        moved = np.maximum(g * (1 - (log_a + growth) / (r / (1 + g * r) - growth)), g / 2)
+        gamma = np.where(exact, gamma, moved)
     return float(gamma) if np.ndim(p0) == 0 else inputs.like(torch.from_numpy(gamma), p0)
 
 

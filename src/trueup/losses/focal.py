@@ -115,8 +115,7 @@ class Focal(Loss):
         self.gamma = gamma if isinstance(gamma, Gamma) else float(checked_gamma(gamma))
         self.detach_weight = detach_weight
         self.overwrite_logits = overwrite_logits
-        gammas = [self.gamma] if isinstance(self.gamma, float) else self.gamma.gammas.tolist()
-        self._steep = min(gammas) < 0
+        self._steep = (float(self.gamma.gammas.min()) if isinstance(self.gamma, Gamma) else self.gamma) < 0
 
     def set_progress(self, fraction: float) -> None:
         """``fraction`` of the training is done: moves a scheduled gamma, and no other."""
@@ -155,10 +154,9 @@ class Focal(Loss):
 
 def focal_of_odds(against: Tensor, gamma: float | Tensor, detach_weight: bool = False) -> Tensor:
     """Focal loss of the log-odds against the label, with the closed-form slope as its derivative."""
-    if torch.compiler.is_compiling():
-        if detach_weight:
-            return (gamma * F.logsigmoid(against)).exp().detach() * -F.logsigmoid(-against)
-        return loss_at(against, gamma)
+    if torch.compiler.is_compiling():  # the same, in what it can trace: a value, and a slope times nothing
+        u = against.detach()
+        return loss_at(u, gamma) + _slope_of(u, gamma, detach_weight) * (against - u)
     return _FocalOfOdds.apply(against, gamma, detach_weight)  # pyright: ignore[reportReturnType]
 
 
@@ -197,10 +195,14 @@ class _FocalOfOdds(Function):
 def _slope(ctx: Any) -> tuple[Tensor, float | Tensor, Tensor]:
     against, *tensor = ctx.saved_tensors
     gamma = tensor[0] if tensor else ctx.gamma
-    if not ctx.detach_weight:
-        return against, gamma, slope_at(against, gamma)
+    return against, gamma, _slope_of(against, gamma, ctx.detach_weight)
+
+
+def _slope_of(against: Tensor, gamma: float | Tensor, detach_weight: bool) -> Tensor:
+    if not detach_weight:
+        return slope_at(against, gamma)
     log_q = F.logsigmoid(against)
-    return against, gamma, (gamma * log_q.detach() + log_q).exp()
+    return (gamma * log_q.detach() + log_q).exp()
 
 
 class DualFocal(Loss):

@@ -201,6 +201,7 @@ def launch(
         DETACH=detach,
         WIDE=logits.dtype == torch.float32,
         EVEN=even,
+        enable_fp_fusion=True,
         debug=True,  # or a label out of range would not be asserted on the device; it costs nothing
         **sizes,
     )

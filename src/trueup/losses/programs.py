@@ -1,8 +1,9 @@
 """What runs on the GPU: the programs of ``trueup.losses.kernel``. Imported only where a GPU is used, or their test.
 
-A program takes a row in tiles of (R, C). Every column of the tile keeps a sum (and a maximum) of its own, so that the
-threads meet once a row and not once a tile. The first reading comes from memory; the second, last tile first, mostly
-from the cache. In place or not, the whole row is read before any of it is written.
+A program takes a row in tiles of (R, C). Every column of the tile keeps a running maximum and sum of its own, so that
+the threads meet once a row and not once a tile. The first reading comes from memory; the second, backwards, mostly from
+the cache, and of the last tile, which may be the whole row, from registers. In place or not, the whole row is read
+before any of it is written.
 """
 
 import triton
@@ -12,43 +13,42 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _tile(row, columns, K, EVEN: tl.constexpr, KEEP: tl.constexpr):
-    """One tile of a row in float32, -inf behind its end; it should stay in the cache where it is needed again."""
-    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
-    if EVEN:
-        x = tl.load(row + columns, eviction_policy=policy)
+def _joined(tops, sums, x, WIDE: tl.constexpr):
+    """The running maxima and sums of the columns, with one more tile. Half precision has few digits, so that one
+    multiply-add may take the place of a subtraction and a multiplication."""
+    higher = tl.maximum(tops, tl.max(x, 0))
+    sums *= tl.exp(tops - higher)
+    if WIDE:
+        sums += tl.sum(tl.exp(x - higher[None, :]), 0)
     else:
-        x = tl.load(row + columns, mask=columns < K, other=-float("inf"), eviction_policy=policy)
-    return x.to(tl.float32)
+        sums += tl.sum(tl.exp2(x * LOG2E - (higher * LOG2E)[None, :]), 0)
+    return higher, sums
 
 
 @triton.jit
-def _others(row, label, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr):
-    """(top, mass): the largest logit of the other classes and the sum of their exp(logit - top), exact in float32."""
+def _mass(
+    row, last, label, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, MASK: tl.constexpr
+):  # fmt: skip
+    """(top, mass): the largest logit and the sum of exp(logit - top), over the other classes if ``MASK``.
+
+    ``last`` is the last tile, which the caller keeps for the second reading.
+    """
     tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    tops = tl.full((C,), -3e38, tl.float32)
+    tops = tl.full((C,), -1e38, tl.float32)  # times log2(e) it is still a number
     sums = tl.zeros((C,), tl.float32)
-    for i in tl.range(tl.cdiv(K, R * C), num_stages=STAGES):
-        columns = i * (R * C) + tile
-        x = _tile(row, columns, K, EVEN, True)
-        x = tl.where(columns == label, -float("inf"), x)
-        higher = tl.maximum(tops, tl.max(x, 0))
-        sums = sums * tl.exp(tops - higher) + tl.sum(tl.exp(x - higher[None, :]), 0)
-        tops = higher
+    before = (K - 1) // (R * C)
+    for i in tl.range(before, num_stages=STAGES):
+        places = i * (R * C) + tile
+        x = tl.load(row + places, eviction_policy="evict_last").to(tl.float32)
+        if MASK:
+            x = tl.where(places == label, -float("inf"), x)
+        tops, sums = _joined(tops, sums, x, WIDE)
+    end = last.to(tl.float32)
+    if MASK:
+        end = tl.where(before * (R * C) + tile == label, -float("inf"), end)
+    tops, sums = _joined(tops, sums, end, WIDE)
     top = tl.max(tops, 0)
     return top, tl.sum(sums * tl.exp(tops - top), 0)
-
-
-@triton.jit
-def _all(row, near, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr):
-    """The sum of exp(logit - near) over all classes, in the fewest operations; inf where ``near`` is far too low."""
-    tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    sums = tl.zeros((C,), tl.float32)
-    shift = near * LOG2E
-    for i in tl.range(tl.cdiv(K, R * C), num_stages=STAGES):
-        x = _tile(row, i * (R * C) + tile, K, EVEN, True)
-        sums += tl.sum(tl.exp2(x * LOG2E - shift), 0)
-    return tl.sum(sums, 0)
 
 
 @triton.jit
@@ -115,22 +115,25 @@ def focal_rows(
     tl.device_assert((label >= 0) & (label < K), "label out of range")
     label = label.to(tl.int32)  # compared with every column
     own = tl.load(row + label).to(tl.float32)
+    tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    before = (K - 1) // (R * C)
+    ends = before * (R * C) + tile
+    last = tl.load(row + ends) if EVEN else tl.load(row + ends, mask=ends < K, other=-float("inf"))
 
     if WIDE:
-        top, mass = _others(row, label, K, R, C, STAGES, EVEN)
+        top, mass = _mass(row, last, label, K, R, C, STAGES, WIDE, True)
         u = (top.to(tl.float64) - own.to(tl.float64)) + tl.log(tl.maximum(mass, 1e-37).to(tl.float64))
     else:
-        # Half precision has few digits, so less will do: a maximum of some classes, and all of their powers less the
-        # label's own. Unless that takes nearly all, or the maximum was far too low: then as above.
-        top = tl.maximum(tl.max(_tile(row, tl.arange(0, C), K, False, True), 0), own)
-        mass = _all(row, top, K, R, C, STAGES, EVEN)
-        mine = tl.exp2(own * LOG2E - top * LOG2E)
-        if (mass < float("inf")) & (mine < 0.999 * mass):
-            mass -= mine
+        # the label's own share is taken off again, unless so much of the whole that too few digits would be left
+        top, mass = _mass(row, last, label, K, R, C, STAGES, WIDE, False)
+        mine = tl.exp(own - top)
+        if mine > 0.99 * mass:
+            top, mass = _mass(row, last, label, K, R, C, STAGES, WIDE, True)
         else:
-            top, mass = _others(row, label, K, R, C, STAGES, EVEN)
+            mass -= mine
         u = (top - own) + tl.log(tl.maximum(mass, 1e-37))
     u = tl.where(mass > 0, tl.maximum(u, -1e30), -1e30)
+    top = tl.where(mass > 0, top, 0.0)  # or, where all others are masked, -inf would meet inf below
     value, slope = _value_and_slope(u, bounds, gammas, STEPS, DETACH)
     factor = tl.where(used, 1.0, 0.0)
     if WEIGHTED:
@@ -141,17 +144,18 @@ def focal_rows(
     at_label = (slope * factor).to(tl.float32)
     spread = (slope * factor / tl.maximum(mass, 1e-37)).to(tl.float32)
 
-    tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    tiles = tl.cdiv(K, R * C)
     shift = tl.log2(spread) - top * LOG2E
-    for i in tl.range(tiles, num_stages=STAGES):
-        columns = (tiles - 1 - i) * (R * C) + tile
-        x = _tile(row, columns, K, EVEN, False)
-        g = spread * tl.exp(x - top) if WIDE else tl.exp2(x * LOG2E + shift)
-        if EVEN:
-            tl.store(out + columns, g.to(grad.dtype.element_ty), eviction_policy="evict_first")
-        else:
-            tl.store(out + columns, g.to(grad.dtype.element_ty), mask=columns < K, eviction_policy="evict_first")
+    end = last.to(tl.float32)
+    end_slopes = spread * tl.exp(end - top) if WIDE else tl.exp2(end * LOG2E + shift)
+    if EVEN:
+        tl.store(out + ends, end_slopes.to(grad.dtype.element_ty), eviction_policy="evict_first")
+    else:
+        tl.store(out + ends, end_slopes.to(grad.dtype.element_ty), mask=ends < K, eviction_policy="evict_first")
+    for i in tl.range(before, num_stages=STAGES):
+        places = (before - 1 - i) * (R * C) + tile
+        x = tl.load(row + places, eviction_policy="evict_first").to(tl.float32)
+        slopes = spread * tl.exp(x - top) if WIDE else tl.exp2(x * LOG2E + shift)
+        tl.store(out + places, slopes.to(grad.dtype.element_ty), eviction_policy="evict_first")
     tl.debug_barrier()  # the label's entry comes last
     tl.store(out + label, (-at_label).to(grad.dtype.element_ty))
 
@@ -162,7 +166,7 @@ def rescale(grad, above, stride, each, N, K, BLOCK: tl.constexpr):
     for i in range(tl.program_id(0), N, tl.num_programs(0)):
         factor = tl.load(above + i * each)
         if factor != 1.0:
-            row = grad + i.to(tl.int64) * stride
+            row = grad + tl.cast(i, tl.int64) * stride
             for start in range(0, K, BLOCK):
                 columns = start + tl.arange(0, BLOCK)
                 g = tl.load(row + columns, mask=columns < K)

@@ -124,6 +124,10 @@ def powers_of_others(logits: Tensor, labels: Tensor, least: float = 1e-25) -> tu
     Where the label is so far ahead that m would be below ``least``, ``top`` is the largest of the others.
     """
     dtype, index = working_dtype(logits), labels.unsqueeze(-1)
+    wide = wide_dtype(logits)
+    if logits.device.type != "cpu":  # to look at the numbers would be a wait, which a captured graph cannot have
+        top, powers, mass = _powers_behind(logits.to(dtype), index)
+        return top.to(wide), powers, mass.to(wide)
     powers = torch.empty(logits.shape, dtype=dtype, device=logits.device)
     top, mass = powers.new_empty(len(powers)), powers.new_empty(len(powers))
     for rows in _blocks(logits):
@@ -135,12 +139,16 @@ def powers_of_others(logits: Tensor, labels: Tensor, least: float = 1e-25) -> tu
     lost = mass < least
     if bool(lost.any()):
         some = torch.nonzero(lost).squeeze(1)
-        rest = logits[some].to(dtype).scatter_(1, index[some], -torch.inf)
-        top[some] = rest.amax(1).clamp_(min=torch.finfo(dtype).min)
-        powers[some] = (rest - top[some, None]).exp_()
-        mass[some] = powers[some].sum(1).clamp_(min=torch.finfo(dtype).tiny)
-    wide = wide_dtype(logits)
+        top[some], powers[some], mass[some] = _powers_behind(logits[some].to(dtype), index[some])
     return top.to(wide), powers, mass.to(wide)
+
+
+def _powers_behind(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As above, ``top`` being the largest of the other classes."""
+    rest = logits.scatter(1, index, -torch.inf)
+    top = rest.amax(1).clamp(min=torch.finfo(rest.dtype).min)
+    powers = (rest - top.unsqueeze(1)).exp_()
+    return top, powers, powers.sum(1).clamp(min=torch.finfo(rest.dtype).tiny)
 
 
 def _blocks(logits: Tensor) -> Iterator[slice]:
@@ -192,8 +200,11 @@ def _brier_back(labels: Tensor, grad: Tensor, powers: Tensor, *numbers: Tensor) 
         spread[rows].mul_(powers[rows])
     at_label = -2 * grad * own * (rest.square() + squares)
     spread.scatter_(-1, labels.unsqueeze(-1), at_label.to(powers.dtype).unsqueeze(-1))
+    # p_k - sum p_j^2 cancels where one wrong class has nearly all: then by the row's sum, which is 0
+    if spread.device.type != "cpu":
+        return _summing_to_zero(spread, powers.argmax(-1, keepdim=True))
     sure = squares > 0.5
-    if bool(sure.any()):  # p_k - sum p_j^2 cancels where one wrong class has nearly all: a row sums to 0
+    if bool(sure.any()):
         some = torch.nonzero(sure).squeeze(1)
         spread[some] = _summing_to_zero(spread[some], powers[some].argmax(-1, keepdim=True))
     return spread
@@ -225,7 +236,7 @@ def _relative(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _entropy_forward(logits: Tensor, labels: Tensor) -> Passes:
     d, p, rest = _relative(logits.to(working_dtype(logits)))
-    mean = torch.linalg.vecdot(p, d)
+    mean = (p * d).sum(-1)
     return (mean - torch.log1p(rest)).to(wide_dtype(logits)), p, d, mean
 
 

@@ -22,6 +22,12 @@ def _scheduled(*gammas: float, **kwargs: Any) -> Focal:
     return Focal(Scheduled(*zip(bounds, gammas, strict=True)), **kwargs)
 
 
+def _hessian_trace(tau: float, **kwargs: Any) -> nn.Module:
+    from trueup.curvature.regulariser import HessianTrace  # which needs the losses
+
+    return HessianTrace(tau, **kwargs)
+
+
 LOSSES: dict[str, tuple[str, Callable[..., Loss]]] = {
     "cross-entropy": ("", CrossEntropy),
     "brier": ("", Brier),
@@ -42,6 +48,8 @@ PENALTIES: dict[str, tuple[str, Callable[..., nn.Module]]] = {
     "entropy": ("0.1", EntropyPenalty),
     "l1": ("0.01", lambda alpha: LogitNorm(1, alpha)),
     "l2": ("0.01", lambda alpha: LogitNorm(2, alpha)),
+    "hessian-trace": ("0.01", _hessian_trace),
+    "ggn-trace": ("0.01", lambda tau: _hessian_trace(tau, kind="ggn")),
 }
 
 

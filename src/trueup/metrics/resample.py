@@ -6,7 +6,8 @@ which true errors would show the observed value? The true field of gaps is unkno
 every gap moved towards zero (or away from it) by the same multiple of its own standard error, add resampled noise, and
 keep those multiples under which the observed value is not extreme. A gap lost in noise then counts as none, a clear
 gap as itself. Where a calibrated model would show the observed value often enough, the interval begins at 0; it always
-contains the value itself. benchmarks/coverage.py measures what this is worth.
+contains the value itself. The interval of a difference of two calibration errors is put together from the intervals of
+the two and the correlation of their errors. benchmarks/coverage.py measures what this is worth.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from trueup.inputs import Array, InputError, count
 from trueup.metrics import fields
@@ -261,12 +263,39 @@ class Resampler:
         if metric in MEANS:
             draws = value + self._mean_noise(metric) - other._mean_noise(metric)
         elif metric in CALIBRATION_ERRORS:
-            mine, theirs = (r._inversion(metric, paired=True).errors_of_estimate() for r in (self, other))
-            draws = value - (mine - theirs)
+            return _containing(value, *self._difference_of_errors(other, metric, level))
         else:
             draws = self._resampled(metric) - other._resampled(metric)
             draws -= draws.mean() - value
         return _containing(value, *_quantiles(draws, level))
+
+    def _difference_of_errors(
+        self, other: Resampler, metric: Callable[..., float], level: float
+    ) -> tuple[float, float]:
+        """From the intervals of the two, which hold near calibration, too, and the correlation of their errors.
+
+        Zou and Donner's recovery of variances: below the difference by the distance of the one to its lower limit and
+        of the other to its upper limit, put together as two correlated deviations are; above it likewise.
+        """
+        if torch.equal(self.scores.probs, other.scores.probs):
+            return 0.0, 0.0
+        ends = [r.interval(metric, level) for r in (self, other)]
+        inversions = [r._inversion(metric, paired=True) for r in (self, other)]
+        centers = [
+            min(max(inversion.true_error(0.5), each.low), each.high)
+            for inversion, each in zip(inversions, ends, strict=True)
+        ]
+        mine, theirs = (inversion.errors_of_estimate() for inversion in inversions)
+        spread = mine.std() * theirs.std()
+        together = float(((mine - mine.mean()) * (theirs - theirs.mean())).mean() / spread) if spread > 0 else 0.0
+        (a, b), (below_a, above_a), (below_b, above_b) = (
+            centers,
+            *((center - each.low, each.high - center) for center, each in zip(centers, ends, strict=True)),
+        )
+        # where the lower limit is 0, the end of the scale, the estimate can only be too high: the distances add up
+        down = below_a**2 + above_b**2 - 2 * (together if ends[0].low > 0 else -1.0) * below_a * above_b
+        up = above_a**2 + below_b**2 - 2 * (together if ends[1].low > 0 else -1.0) * above_a * below_b
+        return a - b - max(down, 0.0) ** 0.5, a - b + max(up, 0.0) ** 0.5
 
     def value(self, metric: Callable[..., float]) -> float:
         """The metric of the samples themselves."""

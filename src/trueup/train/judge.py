@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console, ConsoleOptions, RenderResult
+from scipy import special
 from torch import Tensor
 
 from trueup import tables
@@ -42,6 +43,9 @@ class Cell:
     values: tuple[float, ...]
     against: Interval | None
     """The pooled metric less that of cross-entropy; None where there is nothing to compare."""
+    change: Interval | None = None
+    """The metric less that of the same runs uncalibrated, seed by seed: the mean and Student's interval. None for two
+    seeds and fewer, and for the uncalibrated runs themselves."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class StudyTable:
     name: str
     rows: tuple[StudyRow, ...]
     failed: dict[str, str]
+    made_by: dict[str, Any] = field(default_factory=dict)
+    """What was run, when, where, with which versions."""
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain numbers, a dict for each row."""
@@ -68,17 +74,21 @@ class StudyTable:
         for row in self.rows:
             entry = asdict(row)
             for name, cell in row.metrics.items():
-                entry["metrics"][name]["against"] = None if cell.against is None else cell.against._asdict()
+                for part in ("against", "change"):
+                    interval = getattr(cell, part)
+                    entry["metrics"][name][part] = None if interval is None else interval._asdict()
             found.append(finite(json.loads(json.dumps(entry))))
         return found
 
     def to_csv(self) -> str:
-        """A line for each row, columns METRIC_mean, _sd, and _less_baseline, _low, _high."""
+        """A line for each row, columns METRIC_mean, _sd, and _less_baseline, _low, _high; where the truth is known
+        also _change, _change_low, _change_high: what the calibrator changed."""
         columns = ["data", "model", "loss", "calibrator", "seeds"]
         for metric in JUDGED:
             columns += [f"{metric}_mean", f"{metric}_sd"]
             columns += [f"{metric}_{part}" for part in ("less_baseline", "low", "high")] if metric in COMPARED else []
-        columns += [f"{metric}_{part}" for metric in TRUTH for part in ("mean", "sd")]
+        of_truth = ("mean", "sd", "change", "change_low", "change_high")
+        columns += [f"{metric}_{part}" for metric in TRUTH for part in of_truth]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
@@ -88,14 +98,14 @@ class StudyTable:
                 cell = row.metrics[metric]
                 cells += [cell.mean, cell.sd]
                 cells += list(cell.against or ("", "", "")) if metric in COMPARED else []
-            known = (row.metrics.get(metric) for metric in TRUTH)
-            cells += [value for cell in known for value in ((cell.mean, cell.sd) if cell else ("", ""))]
+            for cell in (row.metrics.get(metric) for metric in TRUTH):
+                cells += [cell.mean, cell.sd, *(cell.change or ("",) * 3)] if cell else [""] * len(of_truth)
             writer.writerow("" if value is None else value for value in cells)
         return text.getvalue()
 
     def save(self, folder: Path) -> dict[str, Path]:
         """table.csv and table.json in ``folder``."""
-        content = {"study": self.name, "rows": self.to_list(), "failed": self.failed}
+        content = {"study": self.name, "made_by": self.made_by, "rows": self.to_list(), "failed": self.failed}
         write_whole(folder / "table.csv", self.to_csv().encode())
         write_whole(folder / "table.json", json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
         return {"csv": folder / "table.csv", "json": folder / "table.json"}
@@ -109,16 +119,23 @@ class StudyTable:
                 titles |= {"confidence_error": "off truth"}
                 titles.pop("adaptive_ece" if wide else "error")
             seeds = max(len(row.seeds) for row in rows)
-            title = (
-                f"{data}, {model}: mean ± sd over {seeds} seeds, errors in %; change of ECE against {BASELINE}, 95 %"
-            )
-            shown = tables.table(title, "loss, calibrator", *titles.values(), "change of ECE")
+            title = f"{data}, {model}: mean ± sd over {seeds} seeds, errors in %"
+            compared = any(row.metrics["ece"].against for row in rows)
+            changed = "confidence_error" in titles and not compared
+            last = ["change of ECE"] if compared else ["change by calibrator"] if changed else []
+            shown = tables.table(title, "loss, calibrator", *titles.values(), *last)
             for loss, of_loss in groupby(rows, key=lambda row: row.loss):
                 shown.add_row(f"[bold]{loss}[/]")
                 for row in of_loss:
                     cells = [_cell(metric, row.metrics[metric]) for metric in titles]
-                    shown.add_row(f"  {row.calibrator}", *cells, _difference(row.metrics["ece"].against, wide))
+                    cell = row.metrics["confidence_error" if changed else "ece"]
+                    interval = cell.change if changed else cell.against
+                    shown.add_row(f"  {row.calibrator}", *cells, *([_difference(interval, wide)] if last else []))
             yield shown
+            if compared:
+                yield f"Change of ECE against {BASELINE} after the same calibrator, with its 95 % interval."
+            elif changed:
+                yield "Off truth: mean |confidence - true probability|, and what the calibrator changes, 95 %."
             yield ""
         for name, message in self.failed.items():
             yield f"failed: {name}\n  " + message.replace("\n", "\n  ")
@@ -180,10 +197,30 @@ def judge(
         cells = {m: _spread([METRICS[m](s) for s in of_seed.values()], against.get(m)) for m in JUDGED}
         known = [against_truth(s, p) for of, s in of_seed.items() if (p := truth[data, of]) is not None]
         cells |= {m: _spread([each[m] for each in known], None) for m in TRUTH if known}
+        if name != "none":
+            plain = next(
+                (r for r in rows if (r.data, r.model, r.loss, r.calibrator) == (data, model, loss, "none")), None
+            )
+            if plain is not None and plain.seeds == tuple(of_seed):
+                cells = {m: _changed(cell, plain.metrics[m]) for m, cell in cells.items()}
         rows.append(StudyRow(data, model, loss, name, tuple(of_seed), cells))
         if progress:
             progress(0.5 + (i + 1) / len(groups) / 2)
-    return StudyTable(found.study.name, tuple(rows), found.failed)
+    return StudyTable(found.study.name, tuple(rows), found.failed, provenance(found))
+
+
+def provenance(found: StudyRuns) -> dict[str, Any]:
+    """What made the runs of a study: its settings, the versions and hardware of the first, the dates, the seconds."""
+    if not found.runs:
+        return {}
+    dates = sorted(run.info["date"] for run in found.runs)
+    return {
+        "settings": json.loads(json.dumps(asdict(found.study))),
+        "runs": len(found.runs),
+        "seconds_of_all_runs": sum(run.seconds for run in found.runs),
+        "dates": [dates[0], dates[-1]],
+        **{name: found.runs[0].info[name] for name in ("versions", "hardware")},
+    }
 
 
 def calibrated_scores(run: Run, spec: str) -> Scores:
@@ -219,6 +256,24 @@ def pooled(parts: list[Scores]) -> Scores:
         labels=torch.cat([part.labels for part in parts]),
         log_true_from_logits=np.concatenate(logs) if len(logs) == len(parts) else None,
     )
+
+
+def student(differences: Sequence[float], level: float = 0.95) -> Interval:
+    """The mean of independent differences, and Student's interval.
+
+    >>> [round(x, 3) for x in student([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    values = np.asarray(differences)
+    mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+    width = float(special.stdtrit(len(values) - 1, (1 + level) / 2)) * error
+    return Interval(mean, mean - width, mean + width)
+
+
+def _changed(cell: Cell, plain: Cell) -> Cell:
+    """With the change against the same runs uncalibrated. Two seeds say nothing: Student's factor is 13."""
+    differences = [mine - theirs for mine, theirs in zip(cell.values, plain.values, strict=True)]
+    return replace(cell, change=student(differences)) if len(differences) > 2 else cell
 
 
 def _spread(values: list[float], against: Interval | None) -> Cell:

@@ -1,7 +1,7 @@
 """A run: one training in one folder, which can be killed at any moment and goes on from its last checkpoint.
 
     recipe.json             the recipe and its digest
-    history.jsonl           a line an epoch, to be followed while it runs
+    history.jsonl           a line an epoch, to be followed while it runs (.gz in a run that is kept)
     checkpoint.safetensors  the state after an epoch, the history so far; gone when the run is complete
     val.safetensors         Predictions; test.safetensors likewise
     posteriors.safetensors  the true or human class probabilities of the test samples, where they are known
@@ -14,6 +14,7 @@ written anew from the checkpoint when a run goes on.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import platform
@@ -154,12 +155,19 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The entries so far; a last line that is being written is left out."""
+    """The entries so far; a last line that is being written is left out. A run that is kept may have it gzipped."""
+    path, packed = folder / "history.jsonl", folder / "history.jsonl.gz"
     try:
-        lines = (folder / "history.jsonl").read_text().split("\n")
+        if packed.is_file() and not path.is_file():
+            path = packed
+            lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+        else:
+            lines = path.read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1]]
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines[:-1]]
+    except (EOFError, OSError, zlib.error, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error})") from None
 
 
 # ---------------------------------------------------------------------- checkpoints

@@ -43,6 +43,11 @@ class Study:
     models: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     """Of the recipe, other than its own."""
+    by_data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Further settings for the runs of a data set; ``settings`` win."""
+    redraw: bool = False
+    """Each seed draws its own samples (split_seed = seed), where they are made and not stored: the spread over the
+    seeds is then that of the whole experiment."""
 
     def __post_init__(self) -> None:
         for axis in ("losses", "calibrators", "seeds", "data", "models"):
@@ -60,7 +65,9 @@ class Study:
         base, found = named(self.recipe), {}
         grid = product(self.data or (base.data,), self.models or (base.model,), self.losses, self.seeds)
         for data, model, loss, seed in grid:
-            made = named(self.recipe, data=data, model=model, loss=loss, seed=seed, **self.settings)
+            settings = {"split_seed": seed} if self.redraw else {}
+            settings |= self.by_data.get(data, {}) | self.settings
+            made = named(self.recipe, data=data, model=model, loss=loss, seed=seed, **settings)
             check_names(made)
             found[folder_name(made)] = made
         return found
@@ -82,6 +89,17 @@ _LOSSES = (
     "flsd-53", "focal-schedule:5,3,2", "dual-focal:5", "cross-entropy+entropy:0.1", "cross-entropy+l1:0.01",
 )  # fmt: skip
 
+# 400 steps each, whatever the number of samples. Adam, because the gradients of focal loss shrink with gamma, and under
+# SGD one learning rate would train one gamma further than another.
+_GAUSSIANS = {
+    f"gaussians:classes={classes},train={train},test=2000": {
+        "epochs": epochs, "batch": train * epochs // 400, "milestones": (epochs * 6 // 10, epochs * 9 // 10),
+    }
+    for classes in (2, 10, 100)
+    for train, epochs in ((200, 20), (1000, 10), (10_000, 5))
+    if train >= 20 * classes
+}  # fmt: skip
+
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
@@ -90,8 +108,12 @@ STUDIES: dict[str, Study] = {
             "gaussians",
             recipe="gaussians",
             losses=("cross-entropy", "focal:1", "focal:2", "focal:3", "focal:5"),
-            data=("gaussians:train=300", "gaussians:train=3000"),
-            models=("linear", "mlp:400,400"),
+            seeds=(0, 1, 2, 3, 4),
+            data=tuple(_GAUSSIANS),
+            models=("linear", "mlp", "mlp:400,400"),
+            settings={"optimiser": "adam", "lr": 0.02},
+            by_data=_GAUSSIANS,
+            redraw=True,
         ),
     )
 }
@@ -99,10 +121,16 @@ STUDIES: dict[str, Study] = {
 
 
 def study_named(name: str, **changes: Any) -> Study:
-    """The study of that name with other losses, seeds, calibrators ...; None leaves one as it is."""
+    """The study of that name with other losses, seeds, calibrators ...; None leaves one as it is.
+
+    ``settings`` are added to the study's own; with another recipe they take the place of all of them.
+    """
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
-    return replace(STUDIES[name], **{k: v for k, v in changes.items() if v is not None})
+    base, changes = STUDIES[name], {k: v for k, v in changes.items() if v is not None}
+    if "recipe" in changes:
+        base = replace(base, settings={}, by_data={})
+    return replace(base, **changes | {"settings": base.settings | changes.get("settings", {})})
 
 
 @dataclass(frozen=True)

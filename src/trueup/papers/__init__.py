@@ -1,0 +1,50 @@
+"""The papers: their grids, their published numbers as data, their claims with a verdict each, their figures.
+
+Every paper is a module with ``reproduce(results, ...) -> Reproduction``, ``recipes() -> {name: Recipe}`` and
+``draw(results, folder) -> list of files``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from trueup.inputs import InputError
+from trueup.papers.page import page, write_page
+from trueup.papers.retraining import open_runs, retrain
+from trueup.papers.stored import store
+
+PAPERS = ("mukhoti2020", "lossfunctions")
+
+__all__ = ["PAPERS", "chosen", "open_runs", "page", "results_folder", "retrain", "take_in", "write_page"]
+
+
+def chosen(name: str) -> dict[str, Any]:
+    """The module of a paper, or of all of them, by name."""
+    if name not in (*PAPERS, "all"):
+        raise InputError(f"unknown paper {name!r}; known: {', '.join(PAPERS)}, and all")
+    return {each: import_module(f"trueup.papers.{each}") for each in PAPERS if name in (each, "all")}
+
+
+def results_folder(given: Path | None = None) -> Path:
+    """Where results lie: as given, else ``results`` here, else that of the clone which this package runs from."""
+    if given is not None:
+        return given
+    clone = Path(__file__).parents[3] / "results"
+    return clone if clone.is_dir() and not Path("results").is_dir() else Path("results")
+
+
+def take_in(
+    modules: Mapping[str, Any], results: Path, runs: Sequence[Path], authors: bool, data_dir: Path | None
+) -> None:
+    """Stores complete runs; with ``authors``, also what a paper's own networks give, where their logits are public."""
+    if (runs or authors) and len(modules) > 1:
+        raise InputError("--store and --authors: name one paper")
+    for name, module in modules.items():
+        store(runs, results / name)
+        if authors and not hasattr(module, "authors"):
+            raise InputError(f"--authors: no network of {name} is public")
+        if authors:
+            module.authors.compute(results / name, data_dir)

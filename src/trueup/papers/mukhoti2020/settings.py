@@ -1,0 +1,93 @@
+"""Our networks, grouped by what they share: data, net, schedule and step. A claim compares losses within a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trueup.papers.judged import Figures
+from trueup.papers.mukhoti2020.grid import METHODS, MODELS, STEPS, step_of
+from trueup.papers.stored import SCHEDULES
+from trueup.train import Run
+
+TITLES = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of our runs and its figures."""
+
+    name: str
+    run: Run
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The networks of one data set, net, schedule and step, by loss; several of a loss differ in their seed."""
+
+    data: str
+    model: str
+    schedule: str
+    step: str
+    networks: dict[str, tuple[Network, ...]]
+
+    @property
+    def title(self) -> str:
+        epochs = next(iter(self.networks.values()))[0].run.recipe.epochs
+        return f"{TITLES.get(self.model, self.model)}, {self.data}, {epochs} epochs, {self.step}"
+
+    @property
+    def as_published(self) -> bool:
+        """Whether the step is that of the authors' code."""
+        return self.step == next(iter(STEPS))
+
+    def figure(self, loss: str, quantity: str, state: str = "before") -> float:
+        """A figure of a loss, the mean over its seeds."""
+        return float(np.mean([network.figures.states[state][quantity] for network in self.networks[loss]]))
+
+    def temperatures(self, loss: str) -> list[float]:
+        """By the paper's grid, one a seed."""
+        return [network.figures.after.temperature for network in self.networks[loss]]
+
+    def followed(self, loss: str, *keys: str) -> np.ndarray:
+        """(epochs,) a quantity of the history, the mean over the seeds; NaN where a group of samples was empty."""
+        return np.mean([series(network.run.history, *keys) for network in self.networks[loss]], axis=0)
+
+    def drops(self, loss: str) -> tuple[int, int]:
+        """The epochs at which the learning rate falls."""
+        first, second = self.networks[loss][0].run.recipe.milestones
+        return first, second
+
+
+def series(history: list[dict[str, Any]], *keys: str) -> np.ndarray:
+    """(epochs,) one quantity over the epochs, as in ``series(history, "test", "wrong", "nll")``."""
+    found = []
+    for entry in history:
+        value: Any = entry
+        for key in keys:
+            value = value[key]
+        found.append(np.nan if value is None else value)
+    return np.array(found, dtype=float)
+
+
+def settings_of(networks: list[Network]) -> list[Setting]:
+    """The groups, those most like the paper first: its step, its nets, its schedule."""
+    groups: dict[tuple[str, str, str, str], dict[str, tuple[Network, ...]]] = {}
+    order = list(METHODS)
+    for network in sorted(networks, key=lambda network: (order.index(network.run.recipe.loss), network.name)):
+        recipe = network.run.recipe
+        key = (recipe.data, recipe.model, recipe.name, step_of(recipe))
+        of_loss = groups.setdefault(key, {})
+        of_loss[recipe.loss] = (*of_loss.get(recipe.loss, ()), network)
+    made = [Setting(*key, of_loss) for key, of_loss in groups.items()]
+    steps, schedules = list(STEPS), list(SCHEDULES)
+
+    def likeness(setting: Setting) -> tuple[Any, ...]:
+        step = steps.index(setting.step) if setting.step in steps else len(steps)
+        schedule = schedules.index(setting.schedule) if setting.schedule in schedules else len(schedules)
+        return step, setting.data != "cifar10", setting.model not in MODELS, setting.model, schedule
+
+    return sorted(made, key=likeness)

@@ -1,0 +1,128 @@
+"""The penalty on the trace: its mean, its gradient, its hooks."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import trueup
+from tests.curvature.cases import case, written_out
+from trueup import losses
+from trueup.curvature import HessianTrace
+from trueup.inputs import InputError
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning"
+)  # torch's own, at its first forward mode
+
+
+def batch(name):
+    model, data = case(name)
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    return copy.deepcopy(model), x, y
+
+
+@pytest.mark.parametrize("loss", [losses.CrossEntropy(), losses.Focal(2), losses.Brier()])
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+def test_its_mean_is_the_trace(kind, loss):
+    model, x, y = batch("mlp")
+    true = float(written_out(model, loss, [(x, y)], kind).trace())
+    torch.manual_seed(0)
+    drawn = torch.stack([HessianTrace(2.0, kind=kind, loss=loss).penalty(model, x, y).detach() for _ in range(100)])
+    assert float(drawn.mean()) / 2 == pytest.approx(true, abs=2 * float(drawn.std()) / 100**0.5)
+
+
+@pytest.mark.parametrize("loss", [losses.CrossEntropy(), losses.Focal(2), losses.Brier()])
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("net", ["mlp", "batch-norm"])
+def test_its_gradient_is_that_of_finite_differences(net, kind, loss):
+    model, x, y = batch(net)
+    penalty = HessianTrace(0.7, kind=kind, loss=loss)
+
+    def value():
+        torch.manual_seed(5)
+        return penalty.penalty(model, x, y)
+
+    value().backward()
+    weight = next(p for name, p in model.named_parameters() if name.endswith("weight"))
+    for place in ((0, 0), (3, 2)):
+        found = float(weight.grad[place])
+        with torch.no_grad():
+            weight[place] += 1e-5
+        high = float(value().detach())
+        with torch.no_grad():
+            weight[place] -= 2e-5
+        low = float(value().detach())
+        with torch.no_grad():
+            weight[place] += 1e-5
+        assert found == pytest.approx((high - low) / 2e-5, rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("loss", [losses.CrossEntropy(), losses.Focal(3), losses.Focal(0.5, reduction="sum")])
+@pytest.mark.parametrize("bias", [True, False])
+def test_softmax_regression_is_exact_and_needs_no_probe(loss, bias):
+    x, y = torch.randn(12, 5, dtype=torch.float64), torch.arange(12) % 3
+    model = nn.Sequential(nn.Flatten(), nn.Linear(5, 3, bias=bias).double())
+    true = float(written_out(model, loss, [(x, y)]).trace())
+    state = torch.random.get_rng_state()
+    assert HessianTrace(1.0, loss=loss).penalty(model, x, y).item() == pytest.approx(true, rel=1e-9)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_more_probes_have_less_noise():
+    model, x, y = batch("mlp")
+    torch.manual_seed(0)
+    one, six = (
+        torch.stack([HessianTrace(1.0, probes=n).penalty(model, x, y).detach() for _ in range(40)]) for n in (1, 6)
+    )
+    assert float(six.std()) < 0.7 * float(one.std())
+
+
+def test_the_model_stays_as_it_is():
+    model, x, y = batch("batch-norm")
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    HessianTrace(1.0).penalty(model, x, y)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_by_name_and_beside_any_loss():
+    model, x, y = batch("mlp")
+    loss = losses.parse("focal:3+hessian-trace:0.01+entropy:0.1")
+    assert torch.equal(loss(model(x), y), (losses.Focal(3) + trueup.EntropyPenalty(0.1))(model(x), y))
+    torch.manual_seed(1)
+    found = loss.penalty(model, x, y)
+    torch.manual_seed(1)
+    assert torch.equal(found, HessianTrace(0.01).penalty(model, x, y))
+    assert losses.parse("cross-entropy+ggn-trace:0.5").penalties[0].kind == "ggn"
+    assert "tau=0.01" in repr(loss)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"tau": -1}, "tau: expected a finite number of at least 0, got -1"),
+        ({"tau": float("nan")}, "tau"),
+        ({"tau": 1, "kind": "fisher"}, "kind: expected one of hessian, ggn"),
+        ({"tau": 1, "probes": 0}, "probes: expected a whole number"),
+    ],
+)
+def test_bad_settings(arguments, says):
+    with pytest.raises(InputError, match=says):
+        HessianTrace(**arguments)
+
+
+def test_a_step_against_the_trace_lowers_it():
+    model, x, y = batch("relu-mlp")
+    model.eval()
+    before = float(written_out(model, losses.CrossEntropy(), [(x, y)]).trace())
+    optimiser = torch.optim.SGD(model.parameters(), 0.02)
+    torch.manual_seed(0)
+    for _ in range(30):
+        optimiser.zero_grad()
+        HessianTrace(1.0, kind="ggn", probes=4).penalty(model, x, y).backward()
+        optimiser.step()
+    assert float(written_out(model, losses.CrossEntropy(), [(x, y)]).trace()) < before

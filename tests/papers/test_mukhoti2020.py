@@ -1,0 +1,209 @@
+"""mukhoti2020: the authors' figures, the linear model, and verdicts that can turn."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import trueup
+from tests.conftest import LOGITS, needs_logits
+from tests.papers.conftest import RESULTS
+from tests.train.small import SMALL
+from trueup import losses
+from trueup.inputs import InputError
+from trueup.papers.judged import Figures, figures
+from trueup.papers.mukhoti2020 import authors, checks, claims, our_runs, sheets
+from trueup.papers.mukhoti2020.grid import STEPS, beside_run, differences, grid, step_of
+from trueup.papers.mukhoti2020.linear import RATE, linear_model
+from trueup.papers.mukhoti2020.settings import Network, settings_of
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
+from trueup.papers.stored import load_runs, store
+from trueup.train import named, train
+
+FOLDER = RESULTS / "mukhoti2020"
+CE, FL3, FLSD = claims.CE, claims.FL3, claims.FLSD
+
+
+@pytest.fixture(scope="module")
+def setting():
+    """ResNet-18 with the authors' step, seed 0 of each loss."""
+    names = [f"cifar10_resnet18_{loss}_short_seed0" for loss in ("cross-entropy", "focal-3", "flsd-53")]
+    runs = load_runs(FOLDER)
+    (found,) = settings_of([Network(n, runs[n], figures(runs[n].val, runs[n].test, resamples=50)) for n in names])
+    return found
+
+
+# ---------------------------------------------------------------------- the authors' networks
+
+
+def test_the_authors_networks_give_the_printed_figures():
+    first, confident = checks.printed_figures(authors.stored(FOLDER))
+    assert first.verdict == HOLDS
+    assert first.evidence == "63 of 63 to the last printed digit"
+    assert confident.verdict == FAILS
+    assert "46.31 (ours 60.33)" in confident.evidence
+
+
+@needs_logits
+def test_the_stored_figures_come_from_the_logits():
+    stored = {author.name: author for author in authors.stored(FOLDER)}
+    author = stored["cifar10_wrn26_10_flsd53_mukhoti"]
+    val, test = (trueup.load(LOGITS / author.name / f"{part}.npz") for part in ("val", "test"))
+    made = figures(val, test, resamples=author.figures.resamples)
+    for name, state in made.states.items():
+        for quantity, measure in state.measures.items():
+            assert measure.value == pytest.approx(author.figures.states[name][quantity], abs=1e-9), quantity
+
+
+def test_a_damaged_file_of_figures_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"authors.json: missing"):
+        authors.stored(tmp_path)
+    for content in ("{", '{"networks": {}}', "[]"):
+        (tmp_path / "authors.json").write_text(content)
+        with pytest.raises(InputError, match=r"authors.json: damaged"):
+            authors.stored(tmp_path)
+
+
+def test_figures_survive_json():
+    author = authors.stored(FOLDER)[0]
+    again = Figures.from_dict(json.loads(json.dumps(author.figures.to_dict())))
+    assert again == author.figures
+    with pytest.raises(InputError, match="not the figures of a network"):
+        Figures.from_dict({})
+
+
+# ---------------------------------------------------------------------- the grid
+
+
+def test_every_step_of_the_grid_has_its_title():
+    study = grid()["recipe study"].values()
+    assert [step_of(recipe) for recipe in study] == [step for step in STEPS for _ in range(3)]
+    assert step_of(named("mukhoti2020-short", loss="brier")) == next(iter(STEPS))
+    assert step_of(named("mukhoti2020-short", batch=64)) == "batch 64"
+
+
+def test_a_run_is_put_beside_its_row():
+    assert beside_run(named("mukhoti2020", model="densenet121", loss="focal:3"))["ece", "after"].value == "1.26"
+    assert beside_run(named("mukhoti2020", model="resnet18"))["ece", "before"].value == "4.35"
+    assert differences(named("mukhoti2020")) == []
+    assert differences(named("mukhoti2020", model="resnet18", epochs=9)) == [
+        "model resnet18, not resnet50", "epochs 9, not 350",
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------- verdicts
+
+
+def swapped(setting):
+    """Cross-entropy under the name of the focal losses, and the other way round."""
+    networks = setting.networks
+    return replace(setting, networks={CE: networks[FL3], FL3: networks[CE], FLSD: networks[CE]})
+
+
+TURNING = (
+    claims.half_the_ece, claims.temperatures, claims.lower_nll, claims.confident_after, claims.milder_rise,
+    claims.less_sure_of_mistakes, claims.true_probabilities, claims.gradient_norms,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("judge", TURNING, ids=lambda judge: judge.__name__)
+def test_a_verdict_turns_when_the_losses_change_places(judge, setting):
+    assert judge(setting)[0]
+    assert not judge(swapped(setting))[0]
+
+
+def test_curves_of_a_loss_that_does_not_overfit_do_not_pass_for_those_of_cross_entropy(setting):
+    focal = replace(setting, networks={CE: setting.networks[FL3]})
+    assert claims.overfits_on_the_wrong(setting)[0]
+    assert not claims.overfits_on_the_wrong(focal)[0]
+    assert not claims.ece_rises(focal)[0]
+    assert not claims.train_error(focal)[0]
+
+
+def test_a_claim_without_its_runs_is_not_tested(setting):
+    finding = claims.judged(claims.CLAIMS[0], [replace(setting, networks={CE: setting.networks[CE]})])
+    assert finding.verdict == UNTESTED
+    assert "focal:3" in finding.evidence
+
+
+def test_another_step_does_not_decide_the_verdict_but_is_told(setting):
+    other = replace(swapped(setting), step="mean, not clipped")
+    assert claims.judged(claims.CLAIMS[0], [other]).verdict == UNTESTED
+    finding = claims.judged(claims.CLAIMS[0], [setting, other])
+    assert (finding.verdict, finding.others[0][1]) == (HOLDS, FAILS)
+    assert checks.step_decides([setting]).verdict == UNTESTED
+    told = checks.step_decides([setting, other])
+    assert told.verdict == FAILS
+    assert "summed, clipped at 2: yes" in told.evidence
+    assert "mean, not clipped: no" in told.evidence
+    assert checks.step_decides([setting, replace(setting, step="mean, not clipped")]).verdict == HOLDS
+
+
+def test_the_choice_of_t_is_judged_by_the_mean_and_the_majority(setting):
+    (network,) = setting.networks[CE]
+
+    def with_gain(value):
+        interval = network.figures.grid_less_nll._replace(value=value, low=value, high=value)
+        return replace(network, figures=replace(network.figures, grid_less_nll=interval))
+
+    better, worse = with_gain(-0.01), with_gain(0.03)
+    assert checks.grid_or_nll((), [better, better, worse]).verdict == FAILS
+    assert checks.grid_or_nll((), [better, better, better, worse, better]).verdict == HOLDS
+    assert checks.grid_or_nll((), []).verdict == UNTESTED
+
+
+# ---------------------------------------------------------------------- sheets
+
+
+def test_the_spread_is_that_of_the_seeds(setting):
+    assert sheets.spread_sheet(setting) is None
+    both = (*setting.networks[FL3], *setting.networks[FLSD])
+    sheet = sheets.spread_sheet(replace(setting, networks={FL3: both}))
+    errors = [100 * network.figures.before["error"] for network in both]
+    assert sheet.rows[0][:3] == ("FL-3", "2", f"{np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f}")
+
+
+def test_the_images_are_right_or_wrong_for_all(setting):
+    sheet = sheets.images_sheet(setting)
+    assert [row[0] for row in sheet.rows] == ["right"] * 4 + ["wrong"] * 4
+    for kind, index, label, *answers in sheet.rows:
+        assert (
+            setting.networks[CE][0].run.test.class_names[setting.networks[CE][0].run.test.labels[int(index)]] == label
+        )
+        assert {answer.split()[0] == label for answer in answers} == {kind == "right"}
+    assert sheets.images_sheet(replace(setting, networks={CE: setting.networks[CE]})) is None
+
+
+def test_a_run_of_a_recipe_or_loss_that_the_paper_has_not_is_refused(tmp_path):
+    recipe = SMALL.changed({"epochs": 1, "milestones": (), "factors": ()})
+    train(recipe, tmp_path / "run", device="cpu", half=True)
+    store([tmp_path / "run"], tmp_path)
+    with pytest.raises(InputError, match=r"recipe.json: recipe 'custom' is none of this paper's"):
+        our_runs(tmp_path)
+
+
+# ---------------------------------------------------------------------- the linear model
+
+
+def test_the_linear_model_descends_the_gradient_of_our_losses():
+    model, steps = linear_model(seed=3, steps=3), 3
+    rng = np.random.default_rng(3)
+    from trueup.papers.mukhoti2020 import linear
+
+    points, labels = map(torch.from_numpy, linear._sampled(linear.POINTS, rng))
+    for k, spec in enumerate(("cross-entropy", "focal:1")):
+        w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        for _ in range(steps):
+            z = points @ w
+            loss = losses.parse(spec)(torch.stack([torch.zeros_like(z), z], 1), labels)
+            (gradient,) = torch.autograd.grad(loss, w)
+            w = (w - RATE * gradient).detach().requires_grad_()
+        np.testing.assert_allclose(model.weights[:, k], w.detach().numpy(), rtol=1e-12)
+
+
+def test_the_linear_model_is_judged(reproductions):
+    told = {finding.where: finding.verdict for finding in reproductions["mukhoti2020"].findings}
+    assert told["Appendix G, Figure 5"] == told["Appendix G, Figure 6b, c"] == HOLDS
+    assert told["Appendix G, Figure 6a"] == FAILS

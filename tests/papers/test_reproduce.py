@@ -1,0 +1,115 @@
+"""The command reproduce, the page that it writes, and the figures that it draws."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.papers.conftest import RESULTS
+from trueup.cli import app
+from trueup.papers import lossfunctions, page
+from trueup.papers.figures import ece_of_nets
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
+
+PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+
+
+def inside(*arguments, **environment):
+    return CliRunner().invoke(app, [*map(str, arguments)], env=environment or None)
+
+
+def test_the_page_is_what_the_command_writes(reproductions):
+    assert PAGE.read_text() == page(list(reproductions.values())), (
+        "run: trueup reproduce all --docs docs/reproduction.md"
+    )
+
+
+@pytest.mark.parametrize("paper", ["mukhoti2020", "lossfunctions"])
+def test_a_reproduction_ends_with_verdicts(reproductions, paper):
+    found = reproductions[paper]
+    assert {finding.verdict for finding in found.findings} <= {HOLDS, FAILS, UNTESTED}
+    told = " ".join(str(found).split())
+    for finding in found.findings:
+        assert f"{finding.verdict} {finding.claim}" in told
+        assert finding.evidence
+    content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert [claim["verdict"] for claim in content["claims"]] == [finding.verdict for finding in found.findings]
+    assert {*content["missing"], *(row["name"] for row in content["networks"])} >= set(lossfunctions.recipes() if
+        paper == "lossfunctions" else ())  # fmt: skip
+
+
+def test_lossfunctions_as_json():
+    done = inside("reproduce", "lossfunctions", "--results", RESULTS, "--resamples", 20, "--json")
+    assert done.exit_code == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert len(content["networks"]) + len(content["missing"]) == 12
+    ece = content["networks"][0]["ece_by_epoch"]
+    assert len(ece) == 105
+    assert ece[-1] == pytest.approx(
+        content["networks"][0]["figures"]["states"]["before"]["metrics"]["ece"]["value"], abs=2e-4
+    )
+
+
+def followed(ece, end):
+    """A run that is only its ECE over the epochs, and a figure at the end."""
+    from types import SimpleNamespace
+
+    state = {"ece": end}
+    run = SimpleNamespace(recipe=SimpleNamespace(milestones=(2, 4)))
+    return lossfunctions.Followed(run, SimpleNamespace(before=state), np.array(ece, dtype=float))
+
+
+def test_the_claims_of_lossfunctions_can_turn():
+    calm, restless = [0.1] * 8, [0.1] * 4 + [0.1, 0.3, 0.1, 0.3]
+    of = {loss: followed(restless if loss == lossfunctions.ENTROPY else calm, 0.04) for loss in lossfunctions.LOSSES}
+    assert lossfunctions._restless(of)[0]
+    of[lossfunctions.L1] = followed([0.1] * 4 + [0, 0.9, 0, 0.9], 0.01)
+    assert not lossfunctions._restless(of)[0]
+    assert lossfunctions._better(of, lossfunctions.L1)[0]
+    assert not lossfunctions._better(of, lossfunctions.FOCAL)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nobody2020"], "unknown paper 'nobody2020'; known: mukhoti2020"),
+        (["mukhoti2020", "--results", "nowhere"], "authors.json: missing"),
+        (["lossfunctions", "--results", "nowhere"], "nowhere: no such folder"),
+        (["lossfunctions", "--authors"], "--authors: no network of lossfunctions is public"),
+        (["all", "--authors"], "--store and --authors: name one paper"),
+        (["mukhoti2020", "--store", "nowhere"], "nowhere: no complete run is in it"),
+        (["mukhoti2020", "--retrain", "--only", "vgg*"], "--only vgg*: no run of the grid is named so"),
+        (["mukhoti2020", "--retrain", "--data-dir", "."], "cifar10"),
+        (["mukhoti2020", "--authors", "--data-dir", "."], "no cifar10_resnet50_brier_mukhoti; looked in"),
+    ],
+)
+def test_what_the_user_can_mend_is_told_in_one_line(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = inside("reproduce", *arguments)
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_changed_file_of_the_results_is_named(tmp_path):
+    shutil.copytree(RESULTS / "mukhoti2020", tmp_path / "mukhoti2020")
+    path = tmp_path / "mukhoti2020" / "authors.json"
+    path.write_text(path.read_text().replace("0.9", "0.8", 1))
+    done = inside("reproduce", "mukhoti2020", "--results", tmp_path)
+    assert done.exit_code == 2
+    assert f"{path}: changed" in done.stderr
+
+
+def test_the_figures_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from trueup.papers import mukhoti2020
+
+    names = [path.name for path in mukhoti2020.draw(RESULTS, tmp_path)]
+    assert names == [f"figure{name}.svg" for name in ("1", "3", "4a", "5", "6", "7")]
+    assert [path.name for path in ece_of_nets({"ResNet18": {"focal loss": np.ones(3)}}, tmp_path / "more")] == [
+        "figure1.svg"
+    ]
+    assert all((tmp_path / name).read_text().startswith("<?xml") for name in names)

@@ -1,0 +1,122 @@
+"""Stored runs: their names, what is refused, and that a run can be kept, read and trained again."""
+
+import gzip
+import shlex
+import shutil
+
+import pytest
+
+from tests.papers.conftest import RESULTS
+from tests.train.small import SMALL
+from trueup.inputs import InputError
+from trueup.papers import chosen, open_runs, retrain
+from trueup.papers.stored import changes, command_of, load_runs, origin, run_name, store
+from trueup.train import named, train
+
+RUN = "cifar10_resnet18_focal-3_short_seed0"
+GRIDS = {name: module.recipes() for name, module in chosen("all").items()}
+
+
+@pytest.mark.parametrize("paper", GRIDS)
+def test_a_name_tells_every_recipe_from_the_others(paper):
+    recipes = GRIDS[paper]
+    assert len({recipe.digest for recipe in recipes.values()}) == len(recipes)
+    assert all(run_name(recipe) == name for name, recipe in recipes.items())
+
+
+def test_a_change_of_any_setting_changes_the_name():
+    base = named("mukhoti2020-short")
+    others = [base.changed({k: v}) for k, v in {"lr": 0.2, "batch": 64, "clip": None, "milestones": (1, 2)}.items()]
+    assert len({run_name(recipe) for recipe in (base, *others)}) == 5
+    assert changes(base) == {}
+    assert changes(named("mukhoti2020-short", loss="brier")) == {}  # the authors' code averages that one
+
+
+@pytest.mark.parametrize("paper", GRIDS)
+def test_the_printed_command_is_the_recipe(paper):
+    for recipe in GRIDS[paper].values():
+        words = shlex.split(command_of(recipe))
+        assert words[:2] == ["trueup", "train"]
+        options = list(zip(words[2::2], words[3::2], strict=True))
+        settings = {name[2:]: value for name, value in options if name not in ("--recipe", "--set")}
+        settings |= dict(value.split("=", 1) for name, value in options if name == "--set")
+        settings["seed"] = int(settings["seed"])
+        assert named(dict(options)["--recipe"], **settings).digest == recipe.digest
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A results folder with one real run in it."""
+    shutil.copytree(RESULTS / "mukhoti2020" / "runs" / RUN, tmp_path / "runs" / RUN)
+    store([tmp_path / "runs" / RUN], tmp_path)
+    return tmp_path
+
+
+def test_a_stored_run_is_read_without_its_weights(copy):
+    (run,) = load_runs(copy).values()
+    assert len(run.test) == 10_000
+    assert len(run.history) == 105
+    assert not (run.folder / "weights.safetensors").exists()
+    assert "H200" in origin(run)
+
+
+@pytest.mark.parametrize("name", ["test.safetensors", "history.jsonl.gz", "recipe.json", "run.json"])
+def test_a_file_that_is_missing_or_changed_is_named(copy, name):
+    path = copy / "runs" / RUN / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(InputError, match=f"{name}: changed; its SHA-256"):
+        load_runs(copy)
+    path.unlink()
+    with pytest.raises(InputError, match=f"{name}: missing"):
+        load_runs(copy)
+    (copy / "SHA256SUMS").unlink()
+    with pytest.raises(InputError, match=f"{name.removesuffix('.gz')}: missing"):
+        load_runs(copy)
+
+
+def test_a_run_without_sums_is_held_to_its_own_history(copy):
+    (copy / "SHA256SUMS").unlink()
+    folder = copy / "runs" / RUN
+    assert set(load_runs(copy)) == {RUN}
+    other = RESULTS / "mukhoti2020" / "runs" / "cifar10_resnet18_cross-entropy_short_seed0"
+    shutil.copyfile(other / "test.safetensors", folder / "test.safetensors")
+    with pytest.raises(InputError, match=r"test.safetensors: of another recipe than"):
+        load_runs(copy)
+
+
+def test_predictions_that_do_not_give_the_history_are_refused(copy):
+    (copy / "SHA256SUMS").unlink()
+    path = copy / "runs" / RUN / "history.jsonl.gz"
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    path.write_bytes(gzip.compress(("\n".join([*lines[1:], lines[0]]) + "\n").encode()))
+    with pytest.raises(InputError, match=r"val.safetensors: changed; error .* where the history ends with"):
+        load_runs(copy)
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    with pytest.raises(InputError, match=r"history.jsonl: 104 epochs, where the recipe has 105"):
+        load_runs(copy)
+    path.write_bytes(b"no gzip")
+    with pytest.raises(InputError, match=r"history.jsonl.gz: damaged"):
+        load_runs(copy)
+
+
+def test_a_run_of_another_recipe_is_named(copy):
+    (copy / "SHA256SUMS").unlink()
+    (copy / "runs" / RUN).rename(copy / "runs" / "cifar10_resnet50_focal-3_short_seed0")
+    with pytest.raises(InputError, match=f"recipe.json: a run of another recipe; its folder would be named {RUN}"):
+        load_runs(copy)
+
+
+def test_a_grid_is_retrained_kept_and_not_trained_again(tmp_path):
+    small = SMALL.changed({"epochs": 2, "milestones": (1,), "factors": (0.1,)})
+    recipes = {run_name(recipe): recipe for recipe in (small, small.changed({"seed": 1}))}
+    results, work = tmp_path / "results", tmp_path / "work"
+    first = next(iter(recipes))
+    train(small, work / first, device="cpu", half=True)  # as if stopped between the two
+    assert open_runs(recipes, results) == recipes
+    assert retrain(recipes, results / "paper", work, device="cpu") == {}
+    assert set(load_runs(results / "paper")) == set(recipes)
+    assert open_runs(recipes, results) == {}
+    assert open_runs(recipes, tmp_path, only="*seed1*") == {k: v for k, v in recipes.items() if v.seed == 1}
+    with pytest.raises(InputError, match="--only none: no run of the grid is named so"):
+        open_runs(recipes, results, only="none")
