@@ -1,6 +1,8 @@
 """audit and compare from Python."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +49,32 @@ def test_no_resamples_means_no_intervals():
     found = trueup.audit(made(), resamples=0)
     assert found.metrics["ece"].low is None
     assert "interval" not in str(found)
+
+
+def test_too_few_resamples_for_a_p_value_give_no_verdict():
+    assert trueup.audit(made("over-confident"), resamples=18).verdict().startswith("No verdict: 18 resamples")
+    assert trueup.audit(made("over-confident"), resamples=19).verdict().startswith("Over-confident")
+
+
+def test_an_interval_that_ends_at_the_value_is_explained():
+    explained = "An interval that ends at the value itself"
+    for case in ("calibrated", "over-confident", "hundred classes"):
+        found = trueup.audit(made(case), resamples=100)
+        at_value = any(m.p is not None and m.low < m.value == m.high for m in found.metrics.values())
+        assert (explained in str(found)) == at_value
+    measure = replace(found.metrics["ece"], low=0.0, high=found.metrics["ece"].value)
+    assert explained in str(replace(found, metrics={**found.metrics, "ece": measure}))
+
+
+def test_a_new_metric_needs_an_entry_in_metrics_alone(monkeypatch):
+    monkeypatch.setitem(trueup.METRICS, "mean_confidence", lambda probs, labels: float(probs.max(1).values.mean()))
+    found = trueup.audit(made(), resamples=20)
+    assert f"mean confidence {found.metrics['mean_confidence'].value:.4f}" in re.sub(r"\s+", " ", str(found))
+
+
+def test_a_seed_is_a_whole_number_from_0():
+    with pytest.raises(trueup.InputError, match="seed"):
+        trueup.audit(made(), seed=-1)
 
 
 def test_logits_are_audited_without_underflow():

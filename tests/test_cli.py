@@ -43,6 +43,11 @@ def test_example_makes_the_files_that_the_other_commands_take(tmp_path):
     assert len(trueup.load(tmp_path / "test.npz")) == 2000
 
 
+def test_example_makes_the_folder(tmp_path):
+    assert run("example", tmp_path / "new" / "folder").returncode == 0
+    assert (tmp_path / "new" / "folder" / "val.npz").is_file()
+
+
 def test_audit_prints_a_table_and_a_verdict(folder):
     done = run("audit", folder / "test.npz")
     assert done.returncode == 0
@@ -75,7 +80,32 @@ def test_calibrate_then_apply_then_audit(folder, tmp_path):
     assert out.labels.tolist() == test.labels.tolist()
     np.testing.assert_allclose(out.probs, trueup.load_map(tmp_path / "map.json")(test.logits))
     assert trueup.ece(out.probs, out.labels) < 0.03
-    assert "No miscalibration found" in run("audit", tmp_path / "out.parquet").stdout
+    audited = run("audit", tmp_path / "out.parquet").stdout
+    assert audited.startswith("out.parquet: 2000 samples")
+    assert "No miscalibration found" in audited
+
+
+def test_calibrate_warns_of_few_samples_in_one_line_on_stderr(tmp_path, folder):
+    val = trueup.load(folder / "val.npz")
+    trueup.Predictions(logits=val.logits[:99], labels=val.labels[:99]).save(tmp_path / "few.npz")
+    few = run("calibrate", tmp_path / "few.npz", "--method", "temperature", "--json")
+    assert few.returncode == 0
+    assert few.stderr.startswith("warning: 99 samples of 5 classes are few")
+    assert few.stderr.count("\n") == 1
+    assert json.loads(few.stdout)["calibrator"] == "temperature"
+    assert run("calibrate", folder / "val.npz", "--method", "temperature").stderr == ""
+    assert run("calibrate", tmp_path / "few.npz", "--method", "none").stderr == ""
+
+
+def test_an_interrupt_ends_with_a_word_and_writes_nothing(folder, tmp_path):
+    code = "import signal, trueup, trueup.cli; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "trueup.Temperature.fit_checked = lambda *_: signal.raise_signal(signal.SIGINT); trueup.cli.main()"
+    arguments = ["calibrate", str(folder / "val.npz"), "--method", "temperature", "--save", str(tmp_path / "map.json")]
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 130
+    assert done.stderr.strip() == "stopped"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("method", ["temperature", "focal-map:1", "focal-temperature", "softplus+vector", "isotonic"])
@@ -160,12 +190,26 @@ def faulty_files(place):
         (["calibrate", "val.npz", "--method", "magic", "--save", "out.json"], "unknown calibrator 'magic'"),
         (["calibrate", "val.npz", "--method", "vector", "--criterion", "ece", "--save", "out.json"], "--criterion"),
         (["calibrate", "val.npz", "--method", "vector", "--keep-ranking", "--save", "out.json"], "--keep-ranking"),
-        (["calibrate", "val.npz", "--method", "none", "--save", "no/such/folder/out.json"], "out.json"),
+        (
+            ["calibrate", "val.npz", "--method", "none", "--save", "no/such/folder/out.json"],
+            "the folder no/such/folder does not exist",
+        ),
+        (["calibrate", "val.npz", "--save", "."], ".: a folder; expected"),
+        (["calibrate", "val.npz", "--save", "out.npz"], "apply writes the predictions"),
+        (["calibrate", "val.npz", "--method", "focal-map"], "needs the training gamma, as in focal-map:3"),
+        (["example", "val.npz"], "val.npz: a file, not a folder"),
+        (["audit", "."], ".: a folder, not a file"),
+        (["audit", "test.npz", "--seed", "-1"], "--seed"),
         (["apply", "noise.json", "test.npz", "--save", "out.npz"], "noise.json"),
-        (["apply", "map.json", "other.npz", "--save", "out.npz"], "3 classes where 5"),
+        (["apply", "test.npz", "map.json", "--save", "out.npz"], "test.npz: not a calibration map"),
+        (["apply", ".", "test.npz", "--save", "out.npz"], ".: a folder, not a file"),
+        (
+            ["apply", "map.json", "other.npz", "--save", "out.npz"],
+            "other.npz: 3 classes, where the map map.json is for 5",
+        ),
         (["apply", "map.json", "nan.npz", "--save", "out.npz"], "row 4"),
         (["apply", "map.json", "test.npz", "--save", "out.xlsx"], "unknown ending"),
-        (["compare", "val.npz", "other.npz"], "3 classes, where val has 5"),
+        (["compare", "val.npz", "other.npz"], "other.npz: 3 classes, where val.npz has 5"),
         (["compare", "val.npz", "test.npz", "--method", "magic"], "magic"),
         (["audit"], "Missing argument"),
         (["audit", "test.npz", "--resamples", "many"], "integer"),

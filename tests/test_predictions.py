@@ -141,6 +141,61 @@ def test_columns_in_any_order_and_labels_by_number_or_name(tmp_path):
     assert trueup.load(path).labels.tolist() == [1, 0]
 
 
+def test_the_file_is_the_one_that_was_opened_and_where_it_came_from_is_kept(tmp_path):
+    first, second, third = (tmp_path / f"{name}.npz" for name in ("first", "second", "third"))
+    made().save(first)
+    trueup.load(first).calibrated(made("probs").probs, calibrated_by="temperature").save(second)
+    trueup.load(second).save(third)
+    after = trueup.load(third).meta
+    assert after["file"] == str(third)
+    assert after["made_from"] == [str(first), str(second)]
+    assert after["calibrated_by"] == "temperature"
+    assert "made_from" not in trueup.load(first).meta
+
+
+def test_classes_that_are_named_by_numbers_are_never_taken_for_positions(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("logit_3,logit_8,label\n1.0,0.5,8\n2.0,4.0,3\n")
+    assert trueup.load(path).labels.tolist() == [1, 0]
+    path.write_text("logit_0,logit_2,label\n1.0,0.5,0\n2.0,4.0,1\n")  # logit_1 is missing
+    with pytest.raises(InputError, match="row 1 is '1', and the classes are 0, 2"):
+        trueup.load(path)
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame({"logit_3": [1.0, 2.0], "logit_8": [0.5, 4.0], "label": [8, 3]}).to_parquet(tmp_path / "p.parquet")
+    assert trueup.load(tmp_path / "p.parquet").labels.tolist() == [1, 0]
+
+
+def test_the_row_of_a_label_that_is_no_number_is_named(tmp_path):
+    (tmp_path / "p.csv").write_text("logit_0,logit_1,label\n1.0,0.5,0\n2.0,4.0,\n")
+    with pytest.raises(InputError, match="row 1 is ''"):
+        trueup.load(tmp_path / "p.csv")
+
+
+def test_any_array_can_be_ignored_and_what_is_needed_cannot(tmp_path):
+    path = tmp_path / "p.npz"
+    np.savez(path, logits=np.eye(3) * 2, labels=[0, 1, 2], weights=[1, 2, 3], meta="no JSON")
+    with pytest.raises(InputError, match=r"--ignore weights .* ignore=\['weights'\]"):
+        trueup.load(path)
+    assert len(trueup.load(path, ignore=["weights", "meta"])) == 3
+    with pytest.raises(InputError, match="and labels"):
+        trueup.load(path, ignore=["weights", "meta", "labels"])
+
+
+def test_pickled_objects_are_refused_without_advice_to_load_them(tmp_path):
+    path = tmp_path / "p.npz"
+    np.savez(path, logits=np.eye(2) * 3, labels=np.array(["a", "b"], dtype=object))
+    with pytest.raises(InputError, match="holds pickled objects, which are never loaded; save plain arrays") as caught:
+        trueup.load(path)
+    assert "allow_pickle" not in str(caught.value)
+    path.write_bytes(pickle.dumps({"logits": 1}))
+    with pytest.raises(InputError, match="holds pickled objects, which are never loaded; save plain arrays") as caught:
+        trueup.load(path)
+    assert "allow_pickle" not in str(caught.value)
+    path.write_text("logits, labels")
+    with pytest.raises(InputError, match=r"not an \.npz file"):
+        trueup.load(path)
+
+
 def test_a_column_can_be_ignored(tmp_path):
     (tmp_path / "p.csv").write_text("id,logit_0,logit_1,label\nx,1.0,0.5,0\ny,2.0,4.0,1\n")
     with pytest.raises(InputError, match="unknown column 'id'"):
@@ -188,15 +243,32 @@ def damaged(tmp_path):
     with open(single, "wb") as file:
         np.save(file, np.eye(3))
     found["one array"] = (single, "single array")
+    folder = tmp_path / "folder.npz"
+    folder.mkdir()
+    found["a folder"] = (folder, "a folder, not a file")
+    for name, arrays, says in [
+        ("meta that is no JSON", {"meta": "x"}, "meta: expected"),
+        ("meta that is a list", {"meta": "[1]"}, "meta: expected"),
+        ("class_names that is one", {"class_names": "cat"}, "class_names: expected"),
+    ]:
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, logits=np.eye(3) * 2, labels=[0, 1, 2], **arrays)
+        found[name] = (path, says)
+    squeezed = tmp_path / "squeezed.npz"
+    np.savez_compressed(squeezed, logits=np.random.default_rng(0).normal(size=(500, 3)), labels=np.arange(500) % 3)
+    content = bytearray(squeezed.read_bytes())
+    content[2000:2040] = bytes(40)
+    squeezed.write_bytes(content)
+    found["damaged within"] = (squeezed, "not a whole .npz")
     for name, text, says in [
         ("no label", "logit_0,logit_1\n1,2\n", "no column 'label'"),
         ("unknown column", "logit_0,logit_1,lable,label\n1,2,0,0\n", "unknown column 'lable'"),
         ("both kinds", "logit_0,prob_0,label\n1,2,0\n", "one kind"),
-        ("twice the same", "logit_0,logit_0,label\n1,2,0\n", "same name"),
-        ("a word for a number", "logit_0,logit_1,label\n1,x,0\n", "x"),
-        ("a short row", "logit_0,logit_1,label\n1,2,0\n1,2\n", "table"),
+        ("twice the same", "logit_0,logit_0,label\n1,2,0\n", "same name, 'logit_0'"),
+        ("a word for a number", "logit_0,logit_1,label\n3,4,0\n1,x,0\n", "line 3, column logit_1: 'x' is no number"),
+        ("a short row", "logit_0,logit_1,label\n1,2,0\n1,2\n", "line 3 has 2 cells"),
         ("only a header", "logit_0,logit_1,label\n", "empty"),
-        ("an empty cell", "logit_0,logit_1,label\n1,,0\n", "table"),
+        ("an empty cell", "logit_0,logit_1,label\n1,,0\n", "line 2, column logit_1: ''"),
         ("a NaN", "logit_0,logit_1,label\n1,2,0\n1,nan,0\n", "row 1, class 1 is nan"),
         ("a bad label", "logit_0,logit_1,label\n1,2,5\n", "row 0 is 5"),
     ]:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit:DeprecationWarning"
 )  # torch's own, at its first forward mode
 
-OUTLIERS = [50, 30, 20, 10, 8, 6, 5, 4, 3, 2] + [0.05 * (i % 10) / 10 for i in range(800)]
+OUTLIERS = [50, 30, 20, 10, 8, 6, 5, 4, 3, 2] + [0.05 * (i % 10) / 10 for i in range(400)]
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -42,9 +42,9 @@ def covered(matrix, relative, seeds=100):
     [
         (OUTLIERS, 0.01),
         (OUTLIERS, 0.05),
-        ([1 / (i + 1) for i in range(400)], 0.02),
-        ([(i % 100) / 100 for i in range(500)], 0.01),
-        ([5.0, -3.0] + [0.1] * 200 + [-0.05] * 200, 0.1),
+        ([1 / (i + 1) for i in range(250)], 0.02),
+        ([(i % 100) / 100 for i in range(300)], 0.01),
+        ([5.0, -3.0] + [0.1] * 150 + [-0.05] * 100, 0.1),
     ],
 )
 def test_two_standard_errors_hold_in_90_to_99_of_100(spectrum, relative):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.train.small import SMALL
 from trueup.data import registry as sources
 from trueup.inputs import InputError
 from trueup.metrics import METRICS, bootstrap, score
-from trueup.train import STUDIES, Study, StudyRuns, judge, run_study, study_named, train, worker
+from trueup.train import STUDIES, Study, StudyRuns, fit, judge, loop, named, run_study, study_named, train, worker
 from trueup.train.figures import draw_figures
 from trueup.train.judge import COMPARED, JUDGED, against_truth, calibrated_scores, pooled
 from trueup.train.watch import StudyView
@@ -280,3 +281,27 @@ def test_figures_are_drawn_for_every_net_and_without_matplotlib_it_is_told(found
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="figures need matplotlib"):
         draw_figures(found, tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{"model": "mlp"}, {"model": "cnn", "augmentation": "crop-flip"}])
+def test_the_data_path_takes_a_small_share_of_the_processors_time_in_the_steps(monkeypatch, settings):
+    """With -s it prints the share."""
+    seconds = {"data": 0.0, "steps": 0.0}
+
+    def timed(what, function):
+        def call(*args, **kwargs):
+            begin = time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                seconds[what] += time.process_time() - begin
+
+        return call
+
+    monkeypatch.setattr(loop.Batches, "next", timed("data", loop.Batches.next))
+    monkeypatch.setattr(loop, "step", timed("steps", loop.step))
+    recipe = named("digits", epochs=4, milestones=(), factors=(), **settings)
+    fit(recipe, sources.load(recipe.data), device="cpu")
+    share = seconds["data"] / seconds["steps"]
+    print(f"\n{recipe.data}, {recipe.model}, {recipe.augmentation}: data path {100 * share:.1f} % of the steps")
+    assert share < 0.25

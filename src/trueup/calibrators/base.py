@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trueup import inputs
+from trueup.calibrators import solve
 from trueup.inputs import Array, InputError
 
 Progress = Callable[[float], None]
@@ -38,7 +39,7 @@ class Calibrator(ABC):
         """The map fitted to ``logits`` (N, K) and ``labels`` (N,). A class without a label is no error."""
         z = inputs.logits(logits)
         y = inputs.labels(labels, z)
-        with torch.no_grad():
+        with torch.no_grad(), solve.few_threads(z):
             return self.fit_checked(z, y, progress or _silent)
 
     @abstractmethod

@@ -6,7 +6,8 @@ passes over all of them remain.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -21,9 +22,27 @@ LOWEST, HIGHEST = 1e-6, 1e6
 """The range of every temperature."""
 
 EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
+_SMALL_ELEMENTS = 1 << 16  # twice what PyTorch gives to one thread at the least
 _LONGEST_STEP = 3.0  # of a logarithm: a factor of twenty
 _SHARES = ((1 << 18, 1_500), (1 << 22, 10_000))
 """(elements, rows), the larger counts: enough to tell one valley from another, and to come close to its floor."""
+
+
+@contextmanager
+def few_threads(z: Tensor) -> Iterator[None]:
+    """One thread for a small problem, which two could hardly share: on a busy machine they wait for each other.
+
+    A fit then takes many times as long. The number of threads is the caller's and is set back afterwards.
+    """
+    before = torch.get_num_threads()
+    if z.device.type != "cpu" or z.numel() > _SMALL_ELEMENTS or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

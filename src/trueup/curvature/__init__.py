@@ -1,11 +1,10 @@
 """The curvature of a loss in the weights of a network: ends and shape of its spectrum, its trace, and a penalty on it.
 
->>> from trueup import curvature
->>> net = torch.nn.Linear(2, 3)
->>> batches = [(torch.randn(8, 2), torch.arange(8) % 3)]
->>> found = curvature.trace(net, trueup.CrossEntropy(), batches)
->>> found.converged
-True
+from trueup import curvature
+
+curvature.top_eigenvalues(model, loss, batches).value     # batches: a list of (inputs, labels)
+curvature.trace(model, loss, batches, relative=0.01)      # a Trace: value, stderr, products, converged
+loss = trueup.CrossEntropy() + curvature.HessianTrace(0.01)
 """
 
 from trueup.curvature.estimates import Density, Eigenvalues, Estimate, LayerTraces, Trace

@@ -284,7 +284,8 @@ def _entropy_constraint() -> Finding:
         gaps.append(float((free.detach().softmax(0) - risk_minimiser(posterior, gamma)).abs().max()))
     return Finding(
         "Minimising focal loss is minimising cross-entropy under an entropy constraint.", "Theorem 1, corollaries",
-        HOLDS if max(gaps) < 1e-3 else FAILS, "the minimisers of focal loss and of CE - gamma H, posterior (.6, .3, .1), gamma 0.5, 1, 3",
+        HOLDS if max(gaps) < 1e-3 else FAILS,
+        "the minimisers of focal loss and of CE - gamma H for the posterior (.6, .3, .1), gamma 0.5, 1, 3",
         "they differ by up to " + ", ".join(f"{gap:.3f}" for gap in gaps) + ": the constraint bounds focal loss from "
         "below, and shares its trend, not its minimiser",
     )  # fmt: skip

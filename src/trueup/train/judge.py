@@ -224,11 +224,13 @@ def provenance(found: StudyRuns) -> dict[str, Any]:
 
 
 def calibrated_scores(run: Run, spec: str) -> Scores:
-    """The scores of a run's test set after the calibrator, fitted to its val."""
+    """The scores of a run's test set after the calibrator, fitted to its val; in float64, where the probabilities of
+    an over-confident network do not underflow."""
+    logits = run.test.logits.double()
     if spec == "none":
-        return score_logits(run.test.logits, run.test.labels)
+        return score_logits(logits, run.test.labels)
     made = calibrator(spec).fit(run.val.logits, run.val.labels)
-    return score(made(run.test.logits), run.test.labels)
+    return score(made(logits), run.test.labels)
 
 
 def against_truth(scores: Scores, posteriors: Tensor) -> dict[str, float]:
@@ -273,9 +275,11 @@ def student(differences: Sequence[float], level: float = 0.95) -> Interval:
 def _changed(cell: Cell, plain: Cell) -> Cell:
     """With the change against the same runs uncalibrated. Two seeds say nothing: Student's factor is 13."""
     differences = [mine - theirs for mine, theirs in zip(cell.values, plain.values, strict=True)]
-    return replace(cell, change=student(differences)) if len(differences) > 2 else cell
+    told = len(differences) > 2 and bool(np.isfinite(differences).all())
+    return replace(cell, change=student(differences)) if told else cell
 
 
 def _spread(values: list[float], against: Interval | None) -> Cell:
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
+        sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Cell(float(np.mean(values)), sd, tuple(values), against)

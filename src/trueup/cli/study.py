@@ -1,0 +1,197 @@
+"""train, study, curvature, reproduce: for someone who trains networks, or studies those who did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+
+from trueup import tables
+from trueup.audit import finite
+from trueup.cli.app import AsJson, DataDir, Device, Mode, Resamples, Seed, app, resumable, show
+from trueup.inputs import InputError
+from trueup.tables import progress as progress_bar
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Option(help="a named recipe")] = "digits",
+    data: Annotated[str | None, typer.Option(help="a data set, as in cifar10 or gaussians:classes=5")] = None,
+    model: Annotated[str | None, typer.Option(help="a net, as in resnet18")] = None,
+    loss: Annotated[str | None, typer.Option(help="a loss, as in focal:3")] = None,
+    seed: Annotated[int | None, typer.Option(help="of everything random")] = None,
+    changed: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe (can be repeated)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run's folder; runs/... by default")] = None,
+    device: Device = "auto",
+    mode: Mode = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a network as a recipe says. A run that was stopped goes on where it was: give the same command."""
+    from trueup import train as training
+    from trueup.train.measure import measured
+
+    named = {"data": data, "model": model, "loss": loss, "seed": seed}
+    settings = {k: v for k, v in named.items() if v is not None} | _pairs(changed or [])
+    made = training.named(recipe, **settings)
+    folder = out or Path("runs") / training.folder_name(made)
+    with progress_bar(f"{made.loss}, {made.epochs} epochs") as progress, resumable(folder):
+        run = training.train(
+            made, folder, device=device, mode=mode, data_dir=data_dir,
+            progress=lambda entry: progress((entry["epoch"] + 1) / made.epochs),
+        )  # fmt: skip
+    found = finite(measured(run.test.logits, run.test.labels))
+    content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
+    shown = tables.table(f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test", "", "")
+    shown.show_header = False
+    for name in ("error", "nll", "ece"):
+        shown.add_row(tables.title(name), tables.number(name, found[name]))
+    shown.add_row("seconds", f"{run.seconds:.1f}")
+    shown.add_row("folder", str(folder))
+    show(shown, finite(content), as_json)
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="a named study")] = "digits",
+    jobs: Annotated[
+        int | None, typer.Option(help="runs side by side; a CPU's cores, or 1 on a GPU, by default")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="its folder; studies/NAME by default")] = None,
+    seeds: Annotated[str | None, typer.Option(help='as in "0 1 2"')] = None,
+    losses: Annotated[str | None, typer.Option(help='as in "cross-entropy focal:3"')] = None,
+    models: Annotated[str | None, typer.Option(help='as in "resnet18 resnet50"')] = None,
+    data: Annotated[str | None, typer.Option(help='as in "cifar10 cifar100"')] = None,
+    recipe: Annotated[str | None, typer.Option(help="a named recipe in place of the study's own")] = None,
+    changed: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe (can be repeated)")
+    ] = None,
+    resamples: Resamples = 1000,
+    device: Device = "auto",
+    mode: Mode = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train every loss with every seed, calibrate each, and show all in one table. Complete runs are not run again."""
+    from trueup import train as training
+    from trueup.train.figures import draw_figures
+    from trueup.train.watch import StudyView
+
+    chosen = training.study_named(
+        name, losses=_words(losses), models=_words(models), data=_words(data), recipe=recipe,
+        seeds=None if seeds is None else tuple(_whole(word, "seeds") for word in seeds.replace(",", " ").split()),
+        settings=_pairs(changed) if changed else None,
+    )  # fmt: skip
+    folder = out or Path("studies") / name
+    with StudyView(Console(stderr=True)) as view, resumable(folder):
+        found = training.run_study(chosen, folder, jobs=jobs, device=device, mode=mode, data_dir=data_dir, watch=view)
+    with progress_bar("judging") as progress, resumable(folder):
+        table = training.judge(found, resamples=resamples, progress=progress)
+    saved = table.save(folder)
+    drawn, why_not = {}, ""
+    with progress_bar("drawing") as progress, resumable(folder):
+        try:
+            drawn = draw_figures(found, folder / "figures", progress=progress)
+        except InputError as error:  # a study without pictures is still one
+            why_not = str(error)
+    content = {"study": name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
+    show(table, content | {"figures": [str(path) for path in drawn.values()]}, as_json)
+    if not as_json:
+        typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
+    if not as_json and (drawn or why_not):
+        typer.echo(why_not or f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}")
+    if table.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def curvature(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a complete run, with its weights")],
+    split: Annotated[str, typer.Option(help="train, val or test")] = "val",
+    samples: Annotated[int | None, typer.Option(help="only the first so many; all by default")] = None,
+    batch: Annotated[int, typer.Option(help="samples that go through the network at once")] = 500,
+    relative: Annotated[float, typer.Option(help="the standard error of the trace, as a share of it")] = 0.01,
+    seed: Seed = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how sharply the loss bends at the weights of RUN: the largest eigenvalue and the trace of its Hessian."""
+    from trueup.papers.kimura2024 import curvature_of_run
+
+    options = {"samples": samples, "batch": batch, "relative": relative, "device": device, "data_dir": data_dir}
+    with progress_bar("curvature") as progress:
+        found = curvature_of_run(folder, split=split, seed=seed, progress=progress, **options)
+    show(found, finite(found.content), as_json)
+    if not as_json:
+        typer.echo(f"{folder / 'curvature.json'} holds these numbers")
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="mukhoti2020, lossfunctions or all")],
+    results: Annotated[Path | None, typer.Option(help="where stored runs lie; the clone's results/ by default")] = None,
+    retrain: Annotated[bool, typer.Option("--retrain", help="train the runs of the grid that are not stored")] = False,
+    only: Annotated[str | None, typer.Option(help='of --retrain: runs named so, as in "*resnet50*"')] = None,
+    jobs: Annotated[int, typer.Option(help="of --retrain: runs side by side")] = 1,
+    out: Annotated[Path | None, typer.Option(help="of --retrain: its folder; runs/PAPER by default")] = None,
+    store: Annotated[list[Path] | None, typer.Option(help="take a complete run into the results first")] = None,
+    authors: Annotated[bool, typer.Option("--authors", help="compute the authors' figures from their logits")] = False,
+    figures: Annotated[Path | None, typer.Option(help="draw the paper's figures into this folder")] = None,
+    docs: Annotated[Path | None, typer.Option(help="write the page of the documentation")] = None,
+    resamples: Resamples = 300,
+    device: Device = "auto",
+    mode: Mode = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a paper's numbers beside ours and judge its claims, from stored results: no GPU, no network."""
+    from trueup import papers
+    from trueup.train.watch import StudyView
+
+    modules, folder = papers.chosen(paper), papers.results_folder(results)
+    papers.take_in(modules, folder, store or [], authors, data_dir)
+    failed: dict[str, str] = {}
+    for name, module in modules.items() if retrain else ():
+        work = out or Path("runs") / name
+        waiting = papers.open_runs(module.recipes(), folder, only)
+        with StudyView(Console(stderr=True)) as view, resumable(work):
+            options = {"jobs": jobs, "device": device, "mode": mode, "data_dir": data_dir, "watch": view}
+            failed |= papers.retrain(waiting, folder / name, work, **options)
+    with progress_bar("judging") as progress:
+        found = [module.reproduce(folder, resamples=resamples, progress=progress) for module in modules.values()]
+    for module in modules.values() if figures else ():
+        typer.echo("\n".join(f"drawn: {path}" for path in module.draw(folder, figures)), err=True)
+    if docs:
+        papers.write_page(docs, found)
+    content = [each.to_dict() for each in found]
+    show(Group(*found), content if paper == "all" else content[0], as_json)
+    if failed:
+        typer.echo("\n".join(f"failed: {name}: {message}" for name, message in failed.items()), err=True)
+        raise typer.Exit(1)
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    """KEY=VALUE, KEY=VALUE, ..."""
+    for text in texts:
+        if "=" not in text:
+            raise InputError(f"--set {text}: expected KEY=VALUE, as in epochs=10")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(text.split())
+
+
+def _whole(text: str, name: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"{name}: {text!r} is not a whole number")
+    return int(text)
