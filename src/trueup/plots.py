@@ -58,7 +58,6 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 2.6,
     "lines.linewidth": 1.3,
-    "savefig.dpi": 150,
     "svg.hashsalt": "trueup",  # the same picture gives the same file
 }
 LOOKS: tuple[tuple[str, Any, str], ...] = (
@@ -101,7 +100,7 @@ def figure(
     return made, axes
 
 
-def save(drawn: Axes | Figure, path: str | PathLike[str]) -> None:
+def save(drawn: Axes | Figure, path: str | PathLike[str], *, dpi: float = 150) -> None:
     """Writes the figure as the file's ending says: .svg, .pdf, .png. A figure drawn anew gives the same file."""
     library = matplotlib()
     whole: Any = drawn if isinstance(drawn, library.figure.Figure) else drawn.get_figure()
@@ -111,7 +110,7 @@ def save(drawn: Axes | Figure, path: str | PathLike[str]) -> None:
         raise InputError(f"{path}: a figure is written as {', '.join(known)}")
     without_date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with library.rc_context(STYLE):
-        whole.savefig(path, metadata=without_date)
+        whole.savefig(path, dpi=dpi, metadata=without_date)
 
 
 def style() -> Any:

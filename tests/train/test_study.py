@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import runpy
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -305,3 +307,13 @@ def test_the_data_path_takes_a_small_share_of_the_processors_time_in_the_steps(m
     share = seconds["data"] / seconds["steps"]
     print(f"\n{recipe.data}, {recipe.model}, {recipe.augmentation}: data path {100 * share:.1f} % of the steps")
     assert share < 0.25
+
+
+def test_the_page_on_gaussians_says_what_was_stored():
+    script = Path(__file__).parents[2] / "docs" / "figures" / "gaussians.py"
+    page = runpy.run_path(str(script))
+    text = page["PAGE"].read_text()
+    assert page["filled"](text, page["tables"](page["stored"]())) == text
+    assert json.loads((page["STORED"] / "made_by.json").read_text())["settings"] == json.loads(
+        json.dumps(asdict(STUDIES["gaussians"]))
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trueup import diagrams, plots
 from trueup.metrics import ece
-from trueup.train.judge import BASELINE, calibrated_scores, pooled
+from trueup.train.judge import BASELINE, calibrated_scores
 from trueup.train.run import Run
 from trueup.train.study import StudyRuns
 
@@ -30,8 +30,9 @@ QUANTITIES = {"nll": "test.nll", "ece": "test.ece"}
 def draw_figures(
     found: StudyRuns, folder: str | Path, *, progress: Callable[[float], None] | None = None
 ) -> dict[str, Path]:
-    """Reliability diagrams, all seeds together, as trained and after temperature scaling, and training curves.
+    """Reliability diagrams as trained and after temperature scaling, and training curves.
 
+    A diagram shows the first seed: the seeds judge the same samples, and a band around all of them would be too narrow.
     Written as PNG into ``folder``; by name. Without matplotlib an InputError says what to install.
     """
     plots.matplotlib()
@@ -49,7 +50,7 @@ def draw_figures(
         made |= {f"training-{name}": _training(by_loss, quantity, title) for name, quantity in QUANTITIES.items()}
         for name, figure in made.items():
             written[before + name] = folder / f"{before}{name}.png"
-            plots.save(figure, written[before + name])
+            plots.save(figure, written[before + name], dpi=110)
         if progress:
             progress((i + 1) / len(groups))
     return written
@@ -66,11 +67,13 @@ def _panels(count: int, title: str, height: float) -> tuple[Figure, list[Axes]]:
 
 def _reliability(by_loss: dict[str, list[Run]], calibrator: str, title: str) -> Figure:
     after = "as trained" if calibrator == "none" else f"after {calibrator} scaling"
+    seed = next(iter(by_loss.values()))[0].recipe.seed
+    words = f"{title}, seed {seed}, {after}: accuracy against confidence; {FILLED}"
     with plots.style():
-        figure, axes = _panels(len(by_loss), f"{title}, {after}: accuracy against confidence; {FILLED}", 1.85)
+        figure, axes = _panels(len(by_loss), words, 1.85)
         for ax, (loss, runs) in zip(axes, by_loss.items(), strict=True):
             parts = [calibrated_scores(run, calibrator) for run in runs]
-            plots.reliability_diagram(pooled(parts), ax=ax, explain=False, bins=BINS)
+            plots.reliability_diagram(parts[0], ax=ax, explain=False, bins=BINS)
             mean = sum(ece(part) for part in parts) / len(parts)
             ax.set_title(f"{loss}\nmean ECE {100 * mean:.2f} %", fontsize=7)
     return figure

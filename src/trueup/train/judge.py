@@ -224,9 +224,12 @@ def provenance(found: StudyRuns) -> dict[str, Any]:
 
 
 def calibrated_scores(run: Run, spec: str) -> Scores:
-    """The scores of a run's test set after the calibrator, fitted to its val; in float64, where the probabilities of
-    an over-confident network do not underflow."""
-    logits = run.test.logits.double()
+    """The scores of a run's test set after the calibrator, fitted to its val.
+
+    In float64 where the truth is known: an over-confident network's smallest probabilities underflow in float32, and
+    the divergence from the truth lives on them.
+    """
+    logits = run.test.logits if run.test_posteriors is None else run.test.logits.double()
     if spec == "none":
         return score_logits(logits, run.test.labels)
     made = calibrator(spec).fit(run.val.logits, run.val.labels)
