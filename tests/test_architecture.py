@@ -44,7 +44,9 @@ def test_imports_run_one_way(path):
             assert layer_of(module) <= here, f"{path.name} imports {module}"
 
 
-@pytest.mark.parametrize("heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton"])
+@pytest.mark.parametrize(
+    "heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton"]
+)
 def test_importing_trueup_does_not_import(heavy):
     code = f"import sys, trueup; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -32,6 +32,7 @@ from trueup.calibrators import (
     load_map,
 )
 from trueup.compare import Comparison, compare
+from trueup.curvature import HessianTrace
 from trueup.focal import (
     confidence_thresholds,
     focal_map,
@@ -142,6 +143,7 @@ __all__ = [
     "DualFocal",
     "EntropyPenalty",
     "Focal",
+    "HessianTrace",
     "LabelSmoothing",
     "LogitNorm",
     "MMCE",

@@ -180,3 +180,13 @@ def test_a_training_step_with_double_backward():
         return first.square().sum()
 
     assert torch.autograd.gradcheck(norm, net.weight.detach().requires_grad_())
+
+
+@pytest.mark.parametrize("spec", ["cross-entropy", "focal:2", "focal:-0.5", "brier", "label-smoothing:0.1", "flsd-53"])
+def test_forward_mode_within_forward_mode_is_the_second_derivative(spec):
+    loss = losses.parse(spec, reduction="sum")
+    z, v = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([0, 1, 2])
+    along = torch.func.jvp(lambda a: torch.func.jvp(lambda b: loss(b, y), (a,), (v,))[1], (z,), (v,))[1]
+    hessian = torch.func.hessian(lambda a: loss(a, y))(z).reshape(12, 12)
+    torch.testing.assert_close(along, v.reshape(-1) @ hessian @ v.reshape(-1))

@@ -22,11 +22,11 @@ class HessianTrace(nn.Module):
     """``CrossEntropy() + HessianTrace(0.01)``: a batch costs tau Tr(H) more, H the Hessian of the mean ``loss`` of it.
 
     Hutchinson's estimate z' H z with ``probes`` vectors z of random signs, drawn anew for each batch from torch's
-    generator, as dropout is. The gradient flows through it: a step takes about four times as long as without (measured
-    on the CPU), and as many activations are kept.
+    generator, as dropout is. The gradient flows through it. Measured on one CPU thread, a step of training takes 4 to 5
+    times as long for small nets, 10 times for resnet32; with ``kind="ggn"`` 3 to 4 times for all of them.
 
     ``kind="ggn"`` takes J' H_z J for H instead, with the closed form of the logit Hessian: z' J' H_z J z needs one
-    forward-mode pass, so a step takes about twice as long. Networks that are linear in each of their weights (ReLU,
+    forward-mode pass and no second backward pass. Networks that are linear in each of their weights (ReLU,
     max-pooling, batch norm in eval mode) have Tr(H) = Tr(J' H_z J) exactly, and the estimate has less noise. Where the
     whole model is one linear layer both are the same, and the trace is exact, without a probe.
 

@@ -121,9 +121,11 @@ class Sum(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         if name in HOOKS:
-            parts = [part for part in (self.loss, *self.penalties) if hasattr(part, name)]
-            if parts:
-                return functools.partial(_call_all, [getattr(part, name) for part in parts])
+            hooks = [getattr(part, name) for part in (self.loss, *self.penalties) if hasattr(part, name)]
+            if hooks and name == "penalty" and self.reduction == "sum":
+                return lambda model, inputs, labels: len(labels) * _call_all(hooks, model, inputs, labels)
+            if hooks:
+                return functools.partial(_call_all, hooks)
         return super().__getattr__(name)
 
 

@@ -15,7 +15,7 @@ from trueup.focal import checked_gamma, loss_at, odds, slope_at
 from trueup.inputs import InputError, working_dtype
 from trueup.losses import kernel
 from trueup.losses.base import Loss
-from trueup.losses.rows import odds_against
+from trueup.losses.rows import in_nested_forward_mode, odds_against
 
 
 class Gamma(nn.Module):
@@ -157,7 +157,13 @@ def focal_of_odds(against: Tensor, gamma: float | Tensor, detach_weight: bool = 
     if torch.compiler.is_compiling():  # the same, in what it can trace: a value, and a slope times nothing
         u = against.detach()
         return loss_at(u, gamma) + _slope_of(u, gamma, detach_weight) * (against - u)
+    if in_nested_forward_mode():
+        return loss_at(against, gamma) if not detach_weight else _detached(against, gamma)
     return _FocalOfOdds.apply(against, gamma, detach_weight)  # pyright: ignore[reportReturnType]
+
+
+def _detached(against: Tensor, gamma: float | Tensor) -> Tensor:
+    return (gamma * F.logsigmoid(against)).exp().detach() * -F.logsigmoid(-against)
 
 
 class _FocalOfOdds(Function):

@@ -34,14 +34,14 @@ def odds_against(logits: Tensor, labels: Tensor, steep: bool = False) -> Tensor:
     ``steep`` for a loss whose slope over 1 - p_y grows as p_y reaches 1 (a gamma below 0): the gradient of a class that
     is hardly there is then still a number, and so its power has to be.
     """
-    if torch.compiler.is_compiling():
+    if wants_plain():
         return odds(logits.to(working_dtype(logits)), labels).against
     return _steep_odds_against(logits, labels) if steep else _odds_against(logits, labels)
 
 
 def brier_scores(logits: Tensor, labels: Tensor) -> Tensor:
     """(N,) float64 sums of squares (p_k - 1[k = y])^2 = q^2 (1 + sum s_j^2), q = 1 - p_y, s the others' softmax."""
-    if torch.compiler.is_compiling():
+    if wants_plain():
         u, others = odds(logits.to(working_dtype(logits)), labels)
         return torch.sigmoid(u).square() * (1 + others.square().sum(-1))
     return _brier_scores(logits, labels)
@@ -52,10 +52,22 @@ def negative_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
     Both terms are negative, and the gradient is p (d - sum p d): nothing cancels, neither near a one-hot p nor at ties.
     """
-    if torch.compiler.is_compiling():
+    if wants_plain():
         d, p, rest = _relative(logits.to(working_dtype(logits)))
         return (p * d).sum(-1) - torch.log1p(rest)
     return _negative_entropies(logits, labels)
+
+
+def wants_plain() -> bool:
+    """Whether only plain operations will do: to be traced by ``torch.compile``, or under forward mode within forward
+    mode, where a function with a derivative of its own would silently have none."""
+    return torch.compiler.is_compiling() or in_nested_forward_mode()
+
+
+def in_nested_forward_mode() -> bool:
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    levels = functorch.get_interpreter_stack() or ()
+    return sum(level.key() == functorch.TransformType.Jvp for level in levels) > 1
 
 
 def row_function(
