@@ -57,7 +57,7 @@ def test_too_few_resamples_for_a_p_value_give_no_verdict():
 
 
 def test_an_interval_that_ends_at_the_value_is_explained():
-    explained = "An interval that ends at the value itself"
+    explained = "An interval that ends at its value"
     for case in ("calibrated", "over-confident", "hundred classes"):
         found = trueup.audit(made(case), resamples=100)
         at_value = any(m.p is not None and m.low < m.value == m.high for m in found.metrics.values())

@@ -121,7 +121,8 @@ class Audit:
 
 
 _AT_THE_VALUE = (
-    "An interval that ends at the value itself: noise alone, which only adds to a calibration error, would show more."
+    "An interval that ends at its value: noise adds to a calibration error, and the upper limit, corrected for that, "
+    "came out lower, but the interval always contains the value."
 )
 _CALIBRATION_NAMES = [name for name, metric in METRICS.items() if metric in CALIBRATION_ERRORS]
 
