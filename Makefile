@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
+# An oracle of the tests. Without its dependencies: one of them wants a torchvision that fits no CPU build of torch, and
+# its mere presence breaks torchmetrics.
+CURVLINOPS := curvlinops-for-pytorch backpack-for-pytorch einconv einops unfoldNd
 
 .PHONY: install study test test-slow check format bench bench-losses bench-coverage bench-calibrators clean
 
@@ -18,6 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PIP) $$(grep '^torch==' constraints.txt)
 	@echo "installing trueup and what its tests and checks need"
 	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-deps $(CURVLINOPS)
 	@touch $@
 
 # Every loss on the digits that come with scikit-learn, before and after calibration.

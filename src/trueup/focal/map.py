@@ -57,6 +57,7 @@ def inverse_focal_map(log_probs: Array, gamma: float | Tensor) -> Array:
 def risk_minimiser(posterior: Array, gamma: float | Tensor) -> Array:
     """The probabilities (..., K) that minimise the expected focal loss where the classes have these posteriors.
 
+    >>> import trueup
     >>> [round(q, 4) for q in trueup.risk_minimiser([0.9, 0.1], 3)]
     [0.6471, 0.3529]
     """

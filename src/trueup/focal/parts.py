@@ -18,6 +18,7 @@ def phi(p: Array, gamma: float | Array) -> Array:
 
     From 1 at p = 0 it rises to its maximum, falls through 1 and ends at 0 (g > 0). mukhoti2020 calls it g(p, gamma).
 
+    >>> import trueup
     >>> round(trueup.phi(0.5, 3), 4)
     0.3849
     """

@@ -17,6 +17,7 @@ def gamma_star(p0: float | Array) -> float | Array:
 
     With a = 1 - p0 and b = p0 log p0 it is a/b + W_{-1}(-(a^(1 - a/b) / b) log a) / log a. It exists for p0 < 1/2 only.
 
+    >>> import trueup
     >>> round(trueup.gamma_star(0.25), 2)
     3.07
     """
@@ -51,6 +52,7 @@ def confidence_thresholds(gamma: float | Array) -> tuple[float | Array, float | 
     """(tau_oc, tau_uc) of charoenphakdee2021: a minimiser whose largest entry is below tau_oc is over-confident,
     above tau_uc under-confident. phi has its maximum at tau_oc and passes 1 at tau_uc.
 
+    >>> import trueup
     >>> [round(tau, 4) for tau in trueup.confidence_thresholds(1.0)]  # e^-2 and 1/e
     [0.1353, 0.3679]
     """

@@ -62,6 +62,7 @@ def examples() -> list[str]:
 def parse(spec: str, **kwargs: Any) -> Loss | Sum:
     """The loss that ``spec`` names: ``loss[:numbers][+penalty:number ...]``; ``kwargs`` go to the loss (``reduction``).
 
+    >>> import trueup
     >>> trueup.losses.parse("focal:3")
     Focal(gamma=3)
     """
