@@ -21,6 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PIP) $$(grep '^torch==' constraints.txt)
 	@echo "installing trueup and what its tests and checks need"
 	@$(PIP) -e '.[dev]'
+	@$(PIP) linear_operator opt_einsum tqdm
 	@$(PIP) --no-deps $(CURVLINOPS)
 	@touch $@
 
