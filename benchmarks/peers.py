@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import prepare, seconds, where
+from benchmarks.timing import Tee, prepare, seconds, where
 
 prepare()
 
@@ -27,22 +27,6 @@ import trueup  # noqa: E402
 warnings.filterwarnings("ignore")
 RESULTS = Path(__file__).parent / "results" / "peers.md"
 failures: list[str] = []
-
-
-class Tee(io.TextIOBase):
-    """Writes to several files at once."""
-
-    def __init__(self, *files: Any) -> None:
-        self.files = files
-
-    def write(self, text: str) -> int:
-        for file in self.files:
-            file.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        for file in self.files:
-            file.flush()
 
 
 def row(

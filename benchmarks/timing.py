@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import sys
@@ -45,3 +46,19 @@ def where() -> str:
     cpu = models[0] if models else platform.processor()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return f"{cpu}, one thread; {versions}; {datetime.now(UTC):%Y-%m-%d}"
+
+
+class Tee(io.TextIOBase):
+    """Writes to several files at once."""
+
+    def __init__(self, *files: Any) -> None:
+        self.files = files
+
+    def write(self, text: str) -> int:
+        for file in self.files:
+            file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for file in self.files:
+            file.flush()
