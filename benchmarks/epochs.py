@@ -1,88 +1,169 @@
 """Seconds an epoch of training takes on a GPU, by net and by how a step runs.
 
-``python -m benchmarks.epochs OUT.json NET ...``
+``python -m benchmarks.epochs OUT.md NET[:MODE,...] ...``; every mode where none is named. What is measured is kept in
+OUT.json beside OUT.md, and nets measured before stay in the table.
 
 CIFAR-10's 45 000 training images, batch 128, bf16, crop and flip; steady state: the median of the epochs after the
 first. ``eager`` is the plain loop, ``graph`` the whole step in a CUDA graph, ``compiled-graph`` that over the compiled
-net; ``3`` is three processes of the latter side by side, seconds for each net and epoch in aggregate.
+net; ``3`` is three processes of the latter side by side, seconds for each net and epoch in aggregate. ``begin`` is the
+time from the call to the first step of a compiled graph, with nothing compiled before. A net named as NET/4 is timed on
+a quarter of the images, and the seconds are multiplied by four.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trueup import data
+from trueup.data import Dataset, Split
 from trueup.train.loop import fit
-from trueup.train.recipe import named
+from trueup.train.recipe import Recipe, named
+from trueup.train.sharing import shared_gpu
 
-EPOCHS = {"eager": 2, "graph": 4, "compiled-graph": 5}
+EPOCHS = {"eager": 2, "graph": 3, "compiled-graph": 4}
+BOUNDS = {"resnet18": 1.1, "resnet50": 3.2, "wrn26-10": 4.5}
+"""Seconds that we promise at most."""
+SIDE_BY_SIDE = 3
 
 
-def measure(net: str, mode: str, epochs: int, data_dir: str | None = None) -> dict[str, float]:
-    """Seconds of a steady epoch, of measuring after it, and from the start to the end of the first epoch."""
-    recipe = named("mukhoti2020-short", model=net, milestones=(), factors=(), epochs=epochs)
-    images = data.load(recipe.data, data_dir, split=recipe.split)
+def recipe_of(net: str, epochs: int) -> Recipe:
+    return named("mukhoti2020-short", model=net, milestones=(), factors=(), epochs=epochs)
+
+
+def images_of(recipe: Recipe, part: int = 1) -> Dataset:
+    """CIFAR-10, or every so many-th of its training images."""
+    found = data.load(recipe.data, None, split=recipe.split)
+    few = len(found.train) // part
+    return replace(found, train=Split(found.train.inputs[:few], found.train.labels[:few]))
+
+
+def measure(net: str, part: int, mode: str) -> dict[str, float]:
+    """Seconds of a steady epoch, of measuring after it, from the call to the first step, and GiB of memory."""
+    recipe = recipe_of(net, EPOCHS[mode])
+    images = images_of(recipe, part)
+    torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
     history = fit(recipe, images, device="cuda", mode=mode).history
-    steady = history[1:] if len(history) > 1 else history
+    whole = time.perf_counter() - begin
+    steady = history[1:]
     return {
-        "seconds": statistics.median(entry["seconds"] for entry in steady),
+        "seconds": part * statistics.median(entry["seconds"] for entry in steady),
         "measuring": statistics.median(entry["seconds_measuring"] for entry in steady),
-        "begin": time.perf_counter()
-        - begin
-        - sum(e["seconds"] + e["seconds_measuring"] for e in history[1:])
-        - history[0]["seconds"],
+        "begin": whole - sum(entry["seconds"] + entry["seconds_measuring"] for entry in history),
         "memory": torch.cuda.max_memory_allocated() / 2**30,
     }
 
 
-def at_once(net: str, processes: int = 3, epochs: int = 8) -> float:
-    """Seconds for each net and epoch, where several train side by side."""
-    code = (
-        "import sys, json; from benchmarks.epochs import *\n"
-        f"recipe = named('mukhoti2020-short', model={net!r}, milestones=(), factors=(), epochs={epochs})\n"
-        "images = data.load(recipe.data, None, split=recipe.split)\n"
-        "tell = lambda state, progress: print(time.time(), flush=True)\n"
-        "fit(recipe, images, device='cuda', mode='compiled-graph', after_epoch=tell)\n"
+def at_once(net: str, part: int, epochs: int = 7) -> dict[str, float]:
+    """Seconds for each net and epoch, measuring included, where several train side by side; and of one alone."""
+    with shared_gpu() as shared:
+        ends = {processes: _ends(net, part, epochs, processes) for processes in (1, SIDE_BY_SIDE)}
+    seconds = {}
+    for processes, times in ends.items():
+        begin, end = max(each[0] for each in times), min(each[-1] for each in times)  # while all of them train
+        done = sum(sum(begin < at <= end for at in each) for each in times)
+        seconds[processes] = part * (end - begin) / done
+    return {"alone": seconds[1], "seconds": seconds[SIDE_BY_SIDE], "shared": float(shared)}
+
+
+def _ends(net: str, part: int, epochs: int, processes: int) -> list[list[float]]:
+    """When each process ended each epoch."""
+    code = f"from benchmarks.epochs import train_and_tell; train_and_tell({net!r}, {part}, {epochs})"
+    command = [sys.executable, "-c", code]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return [[float(line) for line in process.communicate()[0].split()] for process in running]
+
+
+def train_and_tell(net: str, part: int, epochs: int) -> None:
+    """Prints the time after each epoch."""
+    recipe = recipe_of(net, epochs)
+    images = images_of(recipe, part)
+    fit(
+        recipe,
+        images,
+        device="cuda",
+        mode="compiled-graph",
+        after_epoch=lambda state, progress: print(time.time(), flush=True),
     )
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(processes)
-    ]
-    ends = [[float(line) for line in process.communicate()[0].split()] for process in running]
-    begin, end = max(each[0] for each in ends), min(each[-1] for each in ends)  # while all of them train
-    done = sum(sum(begin < at <= end for at in each) for each in ends)
-    return (end - begin) / done
+
+
+def in_a_process(net: str, part: int, mode: str) -> dict[str, float]:
+    """``measure`` in a fresh process with nothing compiled before: one mode leaves nothing behind for the next."""
+    code = f"import json; from benchmarks.epochs import measure; print(json.dumps(measure({net!r}, {part}, {mode!r})))"
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = {} if "TORCHINDUCTOR_CACHE_DIR" in os.environ else {"TORCHINDUCTOR_CACHE_DIR": folder}
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | fresh, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     out, *nets = sys.argv[1:]
-    rows = []
-    for net in nets:
-        net, _, wanted = net.partition(":")
-        row: dict[str, object] = {"net": net}
+    place = Path(out)
+    kept = place.with_suffix(".json")
+    rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    for each in nets:
+        each, _, wanted = each.partition(":")
+        net, _, divisor = each.partition("/")
+        part = int(divisor or 1)
         for mode in wanted.split(",") if wanted else [*EPOCHS, "3"]:
             begin = time.perf_counter()
             try:
-                row[mode] = at_once(net) if mode == "3" else measure(net, mode, EPOCHS[mode])
-            except Exception as error:
-                row[mode] = f"{type(error).__name__}: {error}"
-            torch.cuda.empty_cache()
-            print(net, mode, row[mode], f"({time.perf_counter() - begin:.0f} s in all)", flush=True)
-        rows.append(row)
-        write(Path(out), rows)
+                found: Any = at_once(net, part) if mode == "3" else in_a_process(net, part, mode)
+            except RuntimeError as error:
+                found = {"failed": str(error)[:200]}
+            found |= {"part": part, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+            rows.setdefault(net, {})[mode] = found
+            print(net, mode, found, f"({time.perf_counter() - begin:.0f} s in all)", flush=True)
+            kept.write_text(json.dumps(rows, indent=1) + "\n")
+            place.write_text(markdown(rows))
 
 
-def write(place: Path, rows: list[dict[str, object]]) -> None:
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-    place.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+def markdown(rows: dict[str, Any]) -> str:
+    lines = [
+        "# Seconds an epoch takes on a GPU",
+        "",
+        *[" ".join(text.split()) for text in (__doc__ or "").split("\n\n")[2:]],
+        "",
+        "| net | eager | graph | compiled graph | promised | eager / best | begin | GiB | alone | 3 at once | gain |",
+        "|---|" + "---:|" * 10,
+    ]
+    for net, row in rows.items():
+        times = {mode: row.get(mode, {}).get("seconds") for mode in EPOCHS}
+        best, three, compiled = min(t for t in times.values() if t), row.get("3", {}), row.get("compiled-graph", {})
+        quarter = "" if all(cell.get("part", 1) == 1 for cell in row.values()) else " (a quarter)"
+        cells = [
+            net + quarter,
+            *(_number(times[mode]) for mode in EPOCHS),
+            _number(BOUNDS.get(net)),
+            _number(times["eager"] and times["eager"] / best),
+            _number(compiled.get("begin"), 0),
+            _number(compiled.get("memory"), 1),
+            _number(three.get("alone")),
+            _number(three.get("seconds")),
+            _number(three.get("seconds") and three["alone"] / three["seconds"]),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    about = f"{torch.cuda.get_device_name()}; torch {torch.__version__}; " if torch.cuda.is_available() else ""
+    days = sorted({cell["date"] for row in rows.values() for cell in row.values()})
+    return "\n".join([*lines, "", about + " and ".join(days), ""])
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if not value else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -217,6 +217,7 @@ def test_devices_and_modes_that_are_not_there():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # compiling float32 advises it
 @pytest.mark.parametrize("mode", ["graph", "compiled-graph"])
 def test_a_captured_step_trains_as_the_plain_one(mode):
     recipe = replace(SMALL, precision="float32", lr=0.01)

@@ -14,13 +14,16 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from trueup.inputs import InputError
+from trueup.train.loop import chosen_device
 from trueup.train.recipe import Recipe
 from trueup.train.run import train
+from trueup.train.sharing import shared_gpu
 
 COMMAND = (sys.executable, "-m", "trueup.train.worker")
 
@@ -52,7 +55,10 @@ class Event:
 def run_all(
     tasks: Sequence[Task], jobs: int, logs: Path, watch: Callable[[Event], None] | None = None
 ) -> dict[str, str]:
-    """Runs the tasks, ``jobs`` side by side; the names of those that failed, and why. Ctrl-C ends the workers."""
+    """Runs the tasks, ``jobs`` side by side; the names of those that failed, and why. Ctrl-C ends the workers.
+
+    Several on one GPU share it as ``shared_gpu`` says.
+    """
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -67,15 +73,17 @@ def run_all(
                 watch(event)
 
     servers = [_Server(waiting, tell, logs / f"worker-{i}.log", jobs) for i in range(min(jobs, len(tasks)))]
-    try:
-        for server in servers:
-            server.thread.start()
-        for server in servers:
-            while server.thread.is_alive():
-                server.thread.join(0.2)  # in short waits, so that Ctrl-C is heard
-    finally:
-        for server in servers:
-            server.stop()
+    on_gpu = any(chosen_device(task.options.get("device", "auto")).type == "cuda" for task in tasks)
+    with shared_gpu() if on_gpu and len(servers) > 1 else nullcontext():
+        try:
+            for server in servers:
+                server.thread.start()
+            for server in servers:
+                while server.thread.is_alive():
+                    server.thread.join(0.2)  # in short waits, so that Ctrl-C is heard
+        finally:
+            for server in servers:
+                server.stop()
     return failed
 
 
