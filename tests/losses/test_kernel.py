@@ -35,6 +35,34 @@ def test_the_logic_by_the_interpreter():
 
 
 @needs_triton
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_it_compiles_for_a_gpu_that_is_not_here(dtype):
+    """The interpreter takes what no GPU would: sizes that are no powers of two, types that do not meet."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from trueup.losses import programs
+
+    pointers = {"labels": "*i64", "losses": "*fp32", "bounds": "*fp64", "gammas": "*fp64", "divisor": "*i32"}
+    types = {"logits": f"*{dtype}", "grad": f"*{dtype}"} | pointers
+    types |= dict.fromkeys(("logits_stride", "grad_stride", "K", "ignore_index"), "i32")
+    sizes = kernel.configuration(1000, 2 if dtype == "bf16" else 4)
+    warps = sizes.pop("num_warps")
+    fixed = {"weights": None, "STEPS": 2, "WEIGHTED": False, "DIVIDED": True, "DETACH": False, "EVEN": False}
+    fixed |= {"WIDE": dtype == "fp32"} | sizes
+    names = programs.focal_rows.arg_names
+    source = ASTSource(
+        programs.focal_rows,
+        {name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in fixed.items()},
+    )
+    options = {"num_warps": warps, "debug": True, "enable_fp_fusion": True}
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert "st.global" in made.asm["ptx"]
+
+
+@needs_triton
 @pytest.mark.parametrize(
     ("z", "y", "says"),
     [

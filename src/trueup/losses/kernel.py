@@ -75,7 +75,7 @@ def fused(loss: Focal | CrossEntropy, logits: Tensor, labels: Tensor) -> Tensor:
         raise InputError(f"the fused kernel cannot serve: {why}")
     gamma = getattr(loss, "gamma", 0.0)
     bounds, gammas = _steps(gamma, logits.device)
-    weight = loss.weight
+    weight, labels = loss.weight, labels.contiguous()
     if weight is not None and len(weight) != logits.shape[1]:
         raise InputError(f"weight: {len(weight)} weights for {logits.shape[1]} classes")
     divisor = _divisor(labels, weight, loss.ignore_index, loss.reduction)
@@ -106,7 +106,9 @@ def _divisor(labels: Tensor, weight: Tensor | None, ignore_index: int, reduction
     if reduction != "mean":
         return None
     if weight is None:
-        return torch.count_nonzero(labels - ignore_index)
+        used = torch.empty((), dtype=torch.int32, device=labels.device)
+        _programs().count_used[(1,)](labels, used, len(labels), ignore_index, BLOCK=4096, num_warps=16)
+        return used
     used = labels != ignore_index
     return (weight[torch.where(used, labels, 0)] * used).sum()
 

@@ -2,8 +2,10 @@
 
 A program takes a row in tiles of (R, C). Every column of the tile keeps a running maximum and sum of its own, so that
 the threads meet once a row and not once a tile. The first reading comes from memory; the second, backwards, mostly from
-the cache, and of the last tile, which may be the whole row, from registers. In place or not, the whole row is read
-before any of it is written.
+the cache. In place or not, the whole row is read before any of it is written.
+
+Tried on an H200 and slower: to keep the last tile, or the whole row, in registers between the two readings; no running
+maximum but that of some classes; fewer programs than rows.
 """
 
 import triton
@@ -13,40 +15,40 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _joined(tops, sums, x, WIDE: tl.constexpr):
-    """The running maxima and sums of the columns, with one more tile. Half precision has few digits, so that one
-    multiply-add may take the place of a subtraction and a multiplication."""
-    higher = tl.maximum(tops, tl.max(x, 0))
-    sums *= tl.exp(tops - higher)
-    if WIDE:
-        sums += tl.sum(tl.exp(x - higher[None, :]), 0)
+def _tile(row, columns, K, EVEN: tl.constexpr, KEEP: tl.constexpr):
+    """One tile of a row in float32, -inf behind its end; it should stay in the cache where it is needed again."""
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
+    if EVEN:
+        x = tl.load(row + columns, eviction_policy=policy)
     else:
-        sums += tl.sum(tl.exp2(x * LOG2E - (higher * LOG2E)[None, :]), 0)
-    return higher, sums
+        x = tl.load(row + columns, mask=columns < K, other=-float("inf"), eviction_policy=policy)
+    return x.to(tl.float32)
 
 
 @triton.jit
 def _mass(
-    row, last, label, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, MASK: tl.constexpr
+    row, label, K, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
+    MASK: tl.constexpr,
 ):  # fmt: skip
     """(top, mass): the largest logit and the sum of exp(logit - top), over the other classes if ``MASK``.
 
-    ``last`` is the last tile, which the caller keeps for the second reading.
+    Half precision has few digits, so that one multiply-add may take the place of a subtraction and a multiplication.
     """
     tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
     tops = tl.full((C,), -1e38, tl.float32)  # times log2(e) it is still a number
     sums = tl.zeros((C,), tl.float32)
-    before = (K - 1) // (R * C)
-    for i in tl.range(before, num_stages=STAGES):
-        places = i * (R * C) + tile
-        x = tl.load(row + places, eviction_policy="evict_last").to(tl.float32)
+    for i in tl.range(tl.cdiv(K, R * C), num_stages=STAGES):
+        columns = i * (R * C) + tile
+        x = _tile(row, columns, K, EVEN, True)
         if MASK:
-            x = tl.where(places == label, -float("inf"), x)
-        tops, sums = _joined(tops, sums, x, WIDE)
-    end = last.to(tl.float32)
-    if MASK:
-        end = tl.where(before * (R * C) + tile == label, -float("inf"), end)
-    tops, sums = _joined(tops, sums, end, WIDE)
+            x = tl.where(columns == label, -float("inf"), x)
+        higher = tl.maximum(tops, tl.max(x, 0))
+        sums *= tl.exp(tops - higher)
+        if WIDE:
+            sums += tl.sum(tl.exp(x - higher[None, :]), 0)
+        else:
+            sums += tl.sum(tl.exp2(x * LOG2E - (higher * LOG2E)[None, :]), 0)
+        tops = higher
     top = tl.max(tops, 0)
     return top, tl.sum(sums * tl.exp(tops - top), 0)
 
@@ -115,20 +117,16 @@ def focal_rows(
     tl.device_assert((label >= 0) & (label < K), "label out of range")
     label = label.to(tl.int32)  # compared with every column
     own = tl.load(row + label).to(tl.float32)
-    tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    before = (K - 1) // (R * C)
-    ends = before * (R * C) + tile
-    last = tl.load(row + ends) if EVEN else tl.load(row + ends, mask=ends < K, other=-float("inf"))
 
     if WIDE:
-        top, mass = _mass(row, last, label, K, R, C, STAGES, WIDE, True)
+        top, mass = _mass(row, label, K, R, C, STAGES, WIDE, EVEN, True)
         u = (top.to(tl.float64) - own.to(tl.float64)) + tl.log(tl.maximum(mass, 1e-37).to(tl.float64))
     else:
         # the label's own share is taken off again, unless so much of the whole that too few digits would be left
-        top, mass = _mass(row, last, label, K, R, C, STAGES, WIDE, False)
+        top, mass = _mass(row, label, K, R, C, STAGES, WIDE, EVEN, False)
         mine = tl.exp(own - top)
         if mine > 0.99 * mass:
-            top, mass = _mass(row, last, label, K, R, C, STAGES, WIDE, True)
+            top, mass = _mass(row, label, K, R, C, STAGES, WIDE, EVEN, True)
         else:
             mass -= mine
         u = (top - own) + tl.log(tl.maximum(mass, 1e-37))
@@ -144,20 +142,29 @@ def focal_rows(
     at_label = (slope * factor).to(tl.float32)
     spread = (slope * factor / tl.maximum(mass, 1e-37)).to(tl.float32)
 
+    tile = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    tiles = tl.cdiv(K, R * C)
     shift = tl.log2(spread) - top * LOG2E
-    end = last.to(tl.float32)
-    end_slopes = spread * tl.exp(end - top) if WIDE else tl.exp2(end * LOG2E + shift)
-    if EVEN:
-        tl.store(out + ends, end_slopes.to(grad.dtype.element_ty), eviction_policy="evict_first")
-    else:
-        tl.store(out + ends, end_slopes.to(grad.dtype.element_ty), mask=ends < K, eviction_policy="evict_first")
-    for i in tl.range(before, num_stages=STAGES):
-        places = (before - 1 - i) * (R * C) + tile
-        x = tl.load(row + places, eviction_policy="evict_first").to(tl.float32)
+    for i in tl.range(tiles, num_stages=STAGES):
+        columns = (tiles - 1 - i) * (R * C) + tile
+        x = _tile(row, columns, K, EVEN, False)
         slopes = spread * tl.exp(x - top) if WIDE else tl.exp2(x * LOG2E + shift)
-        tl.store(out + places, slopes.to(grad.dtype.element_ty), eviction_policy="evict_first")
+        if EVEN:
+            tl.store(out + columns, slopes.to(grad.dtype.element_ty), eviction_policy="evict_first")
+        else:
+            tl.store(out + columns, slopes.to(grad.dtype.element_ty), mask=columns < K, eviction_policy="evict_first")
     tl.debug_barrier()  # the label's entry comes last
     tl.store(out + label, (-at_label).to(grad.dtype.element_ty))
+
+
+@triton.jit
+def count_used(labels, used, N, ignore_index, BLOCK: tl.constexpr):
+    """How many labels are not ``ignore_index``, by one program: labels are few beside logits, and a launch is dear."""
+    found = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, N, BLOCK):
+        rows = start + tl.arange(0, BLOCK)
+        found += (tl.load(labels + rows, mask=rows < N, other=ignore_index) != ignore_index).to(tl.int32)
+    tl.store(used, tl.sum(found, 0))
 
 
 @triton.jit

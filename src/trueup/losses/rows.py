@@ -130,15 +130,20 @@ def row_function(
     return apply
 
 
-def powers_of_others(logits: Tensor, labels: Tensor, least: float = 1e-25) -> tuple[Tensor, Tensor, Tensor]:
+def powers_of_others(
+    logits: Tensor, labels: Tensor, least: float = 1e-25, norms: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """(top, e, m): the largest logit of each row, e = exp(z - top) with 0 at the label, and the row sums m of e.
 
-    Where the label is so far ahead that m would be below ``least``, ``top`` is the largest of the others.
+    Where the label is so far ahead that m would be below ``least``, ``top`` is the largest of the others. ``norms`` is
+    filled with the rows' L2 norms of e.
     """
     dtype, index = working_dtype(logits), labels.unsqueeze(-1)
     wide = wide_dtype(logits)
     if logits.device.type != "cpu":  # to look at the numbers would be a wait, which a captured graph cannot have
         top, powers, mass = _powers_behind(logits.to(dtype), index)
+        if norms is not None:
+            norms.copy_(torch.linalg.vector_norm(powers, dim=1))
         return top.to(wide), powers, mass.to(wide)
     powers = torch.empty(logits.shape, dtype=dtype, device=logits.device)
     top, mass = powers.new_empty(len(powers)), powers.new_empty(len(powers))
@@ -148,10 +153,14 @@ def powers_of_others(logits: Tensor, labels: Tensor, least: float = 1e-25) -> tu
         torch.sub(block, top[rows, None], out=powers[rows])
         powers[rows].exp_().scatter_(1, index[rows], 0.0)
         torch.sum(powers[rows], 1, out=mass[rows])
+        if norms is not None:
+            torch.linalg.vector_norm(powers[rows], dim=1, out=norms[rows])
     lost = mass < least
     if bool(lost.any()):
         some = torch.nonzero(lost).squeeze(1)
         top[some], powers[some], mass[some] = _powers_behind(logits[some].to(dtype), index[some])
+        if norms is not None:
+            norms[some] = torch.linalg.vector_norm(powers[some], dim=1)
     return top.to(wide), powers, mass.to(wide)
 
 
@@ -190,14 +199,12 @@ def _odds_gradient(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _brier_forward(logits: Tensor, labels: Tensor) -> Passes:
     """Besides the powers: 1/S, p_y, 1 - p_y and sum_{j != y} p_j^2, S the sum of all powers."""
-    top, powers, mass = powers_of_others(logits, labels)
-    squares = torch.empty_like(mass)
-    for rows in _blocks(logits):
-        squares[rows] = torch.linalg.vector_norm(powers[rows], dim=1).to(mass.dtype).square()
+    norms = torch.empty(len(logits), dtype=working_dtype(logits), device=logits.device)
+    top, powers, mass = powers_of_others(logits, labels, norms=norms)
     against = (_margin(top, logits, labels) + mass.log()).clamp_(min=lowest(mass.dtype))
     own, rest = torch.sigmoid(-against), torch.sigmoid(against)
     inverse = rest / mass
-    squares = squares * inverse.square()
+    squares = (norms.to(mass.dtype) * inverse).square()
     return rest.square() + squares, powers, inverse, own, rest, squares
 
 
