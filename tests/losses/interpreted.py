@@ -29,7 +29,7 @@ def batch(n, classes, dtype, scale=3.0, seed=0):
 def run(loss, z, y, grad=None, **sizes):
     """(losses, gradient) of the reduced loss by the kernel."""
     bounds, gammas = kernel._steps(getattr(loss, "gamma", 0.0), z.device)
-    divisor = kernel._divisor(y, loss.weight, loss.ignore_index, loss.reduction)
+    divisor = kernel._divisor(y, loss.weight, loss, z.shape[1])
     grad = torch.full_like(z, math.nan, memory_format=torch.contiguous_format) if grad is None else grad
     values = torch.full((len(z),), math.nan)
     detach = getattr(loss, "detach_weight", False)

@@ -57,7 +57,7 @@ def test_it_compiles_for_a_gpu_that_is_not_here(dtype):
         {name: types.get(name, "constexpr") for name in names},
         constexprs={(names.index(name),): value for name, value in fixed.items()},
     )
-    options = {"num_warps": warps, "debug": True, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "enable_fp_fusion": True}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert "st.global" in made.asm["ptx"]
 
@@ -207,3 +207,18 @@ def test_every_loss_agrees_with_the_cpu(spec):
     there = losses.parse(spec).cuda()
     close(there(z.cuda(), y.cuda()).cpu(), loss(z, y), rtol=1e-5, atol=1e-6)
     close(gradient(there, z.cuda(), y.cuda()).cpu(), gradient(loss, z, y), rtol=1e-4, atol=1e-7)
+
+
+@needs_gpu
+def test_a_label_out_of_range_is_asserted_on_the_device():
+    """In a process of its own: after an assertion the device is lost to it."""
+    code = (
+        "import torch, trueup\n"
+        "z = torch.zeros(8, 1000, device='cuda', requires_grad=True)\n"
+        "y = torch.tensor([0, 1, -100, 999, 1000, 2, 3, 4], device='cuda')\n"
+        "trueup.Focal(3)(z, y)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "label out of range" in done.stderr

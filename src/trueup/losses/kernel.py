@@ -78,7 +78,7 @@ def fused(loss: Focal | CrossEntropy, logits: Tensor, labels: Tensor) -> Tensor:
     weight, labels = loss.weight, labels.contiguous()
     if weight is not None and len(weight) != logits.shape[1]:
         raise InputError(f"weight: {len(weight)} weights for {logits.shape[1]} classes")
-    divisor = _divisor(labels, weight, loss.ignore_index, loss.reduction)
+    divisor = _divisor(labels, weight, loss, logits.shape[1])
     detach, overwrite = getattr(loss, "detach_weight", False), loss.overwrite_logits
     settings = (loss.ignore_index, detach, overwrite)
     rows: Any = _Fused.apply(logits, labels, bounds, gammas, weight, divisor, settings)
@@ -101,15 +101,19 @@ def _constant(gamma: float, device: torch.device) -> tuple[Tensor, Tensor]:
     )
 
 
-def _divisor(labels: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor | None:
-    """What every row's loss is divided by: the number of rows that count, or the sum of their weights, for the mean."""
-    if reduction != "mean":
+def _divisor(labels: Tensor, weight: Tensor | None, loss: Focal | CrossEntropy, classes: int) -> Tensor | None:
+    """What every row's loss is divided by: the number of rows that count, or the sum of their weights, for the mean.
+
+    On the way a label out of range is found, by an assertion on the device.
+    """
+    count = torch.empty((), dtype=torch.int32, device=labels.device)
+    sizes = {"BLOCK": 4096, "num_warps": 16, "debug": True}
+    _programs().survey[(1,)](labels, count, len(labels), classes, loss.ignore_index, **sizes)
+    if loss.reduction != "mean":
         return None
     if weight is None:
-        used = torch.empty((), dtype=torch.int32, device=labels.device)
-        _programs().count_used[(1,)](labels, used, len(labels), ignore_index, BLOCK=4096, num_warps=16)
-        return used
-    used = labels != ignore_index
+        return count
+    used = labels != loss.ignore_index
     return (weight[torch.where(used, labels, 0)] * used).sum()
 
 
@@ -204,7 +208,6 @@ def launch(
         WIDE=logits.dtype == torch.float32,
         EVEN=even,
         enable_fp_fusion=True,
-        debug=True,  # or a label out of range would not be asserted on the device; it costs nothing
         **sizes,
     )
 

@@ -113,9 +113,7 @@ def focal_rows(
     row, out = logits + at * logits_stride, grad + at * grad_stride
     label = tl.load(labels + at)
     used = label != ignore_index
-    label = tl.where(used, label, 0)
-    tl.device_assert((label >= 0) & (label < K), "label out of range")
-    label = label.to(tl.int32)  # compared with every column
+    label = tl.where(used, label, 0).to(tl.int32)  # compared with every column
     own = tl.load(row + label).to(tl.float32)
 
     if WIDE:
@@ -158,12 +156,19 @@ def focal_rows(
 
 
 @triton.jit
-def count_used(labels, used, N, ignore_index, BLOCK: tl.constexpr):
-    """How many labels are not ``ignore_index``, by one program: labels are few beside logits, and a launch is dear."""
+def survey(labels, used, N, K, ignore_index, BLOCK: tl.constexpr):
+    """How many labels are not ``ignore_index``; those have to be below K, or the device asserts it.
+
+    By one program: labels are few beside logits, and a launch is dear. The assertion is here because a program that can
+    assert is a slower one.
+    """
     found = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, N, BLOCK):
         rows = start + tl.arange(0, BLOCK)
-        found += (tl.load(labels + rows, mask=rows < N, other=ignore_index) != ignore_index).to(tl.int32)
+        label = tl.load(labels + rows, mask=rows < N, other=0)
+        counts = (rows < N) & (label != ignore_index)
+        tl.device_assert(~counts | ((label >= 0) & (label < K)), "label out of range")
+        found += counts.to(tl.int32)
     tl.store(used, tl.sum(found, 0))
 
 
