@@ -17,9 +17,9 @@ LAYERS = [
     {"curvature", "losses", "metrics"},
     {"calibrators"},
     {"files", "predictions"},
-    {"tables", "example", "audit", "compare", "data", "models", "diagrams", "plots"},
+    {"tables", "example", "export", "audit", "compare", "data", "models", "diagrams", "plots"},
     {"train"},
-    {"papers"},
+    {"papers", "report"},
     {"sklearn", "cli", "__main__"},
 ]
 """A module imports from its own layer and from those before it. ``__init__`` is the table of contents."""
@@ -45,7 +45,7 @@ def test_imports_run_one_way(path):
 
 
 @pytest.mark.parametrize(
-    "heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton"]
+    "heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton", "onnx", "jinja2"]
 )
 def test_importing_trueup_does_not_import(heavy):
     code = f"import sys, trueup; sys.exit({heavy!r} in sys.modules)"

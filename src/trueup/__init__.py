@@ -33,6 +33,7 @@ from trueup.calibrators import (
 )
 from trueup.compare import Comparison, compare
 from trueup.curvature import HessianTrace
+from trueup.export import Calibrated, export
 from trueup.focal import (
     confidence_thresholds,
     focal_map,
@@ -135,6 +136,9 @@ __all__ = [
     "calibrator",
     "compare",
     "load_map",
+    # serve
+    "Calibrated",
+    "export",
     # train
     "AdaFocal",
     "Brier",

@@ -58,12 +58,20 @@ def complements(logits: Tensor) -> Complements:
     """
     log_v = logits.log_softmax(-1)
     top = logits.argmax(-1, keepdim=True)
-    log_q_top = log_v.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
+    log_q_top = _log_sum_exp(log_v.scatter(-1, top, -torch.inf))
     log_v_top = torch.where(log_q_top < -1, torch.log1p(-log_q_top.exp()), log_v.gather(-1, top))
     log_v = log_v.scatter(-1, top, log_v_top)
     others = log_v.exp().scatter(-1, top, 0.0)
     log_q = torch.log1p(-others).scatter(-1, top, log_q_top)
     return Complements(log_v, log_q, others, top, log_q_top)
+
+
+def _log_sum_exp(x: Tensor) -> Tensor:
+    """Over the last dimension, which is kept. A server that runs an exported map may have one that underflows."""
+    if not torch.compiler.is_exporting():
+        return x.logsumexp(-1, keepdim=True)
+    most = x.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).min)
+    return most + (x - most).exp().sum(-1, keepdim=True).log()
 
 
 def log_growth(log_q: Tensor, gamma: float | Tensor) -> Tensor:
