@@ -238,9 +238,9 @@ class AdaFocal(Loss):
     """Focal loss whose gamma follows the calibration of a validation set (Ghosh et al. 2022).
 
     Validation samples fall into bins of equal mass by confidence; after each epoch ``observe_validation`` multiplies
-    the gamma of a bin by exp(rate * (confidence - accuracy)). Where |gamma| falls below 0.2 its sign turns; a negative
-    gamma is the inverse focal loss -(1 + p)^|gamma| log p, which raises confidence. A sample takes the gamma of the
-    bin that its p_y falls into. Bounds and gammas are buffers: saved with the model.
+    the gamma of a bin by exp(rate * (confidence - accuracy)). Where ``|gamma|`` falls below 0.2 its sign turns; a
+    negative gamma is the inverse focal loss ``-(1 + p)^|gamma| log p``, which raises confidence. A sample takes the
+    gamma of the bin that its p_y falls into. Bounds and gammas are buffers: saved with the model.
     """
 
     bounds: Tensor

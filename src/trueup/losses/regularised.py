@@ -60,8 +60,8 @@ def _amount(value: float, name: str) -> float:
 class MMCE(Penalty):
     """weight times the maximum mean calibration error of a batch (Kumar et al. 2018).
 
-    MMCE^2 = (1/n^2) sum_ij (c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4), with r the confidence and c = 1 where the
-    prediction is right. ``form="mukhoti2020"`` is what that paper's code trained with instead: right and wrong
+    ``MMCE^2 = (1/n^2) sum_ij (c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4)``, with r the confidence and c = 1 where
+    the prediction is right. ``form="mukhoti2020"`` is what that paper's code trained with instead: right and wrong
     predictions apart, each sum of pairs divided by the number of its pairs twice, and 0 where all are right or all
     wrong.
     """

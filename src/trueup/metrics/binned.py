@@ -13,14 +13,14 @@ from trueup.metrics.scores import Scores, TopLabel, score, top_label
 
 
 def ece(probs: Array | TopLabel, labels: Array | None = None, bins: int = 15) -> float:
-    """Expected calibration error: sum over bins of (n_b/n) |mean confidence - accuracy|, bins of equal width."""
+    """Expected calibration error: sum over bins of ``(n_b/n) |mean confidence - accuracy|``, bins of equal width."""
     s = top_label(probs, labels)
     index = binning.equal_width(s.confidence, inputs.count(bins, "bins"))
     return float(np.abs(np.bincount(index, s.residual, bins)).sum() / len(s))
 
 
 def mce(probs: Array | TopLabel, labels: Array | None = None, bins: int = 15) -> float:
-    """Maximum calibration error: the largest |mean confidence - accuracy| of a bin that is not empty."""
+    """Maximum calibration error: the largest ``|mean confidence - accuracy|`` of a bin that is not empty."""
     s = top_label(probs, labels)
     index = binning.equal_width(s.confidence, inputs.count(bins, "bins"))
     counts = np.bincount(index, minlength=bins)

@@ -1,0 +1,35 @@
+"""The site builds without a warning, and its pages say nothing that is not run."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is not installed")
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Measure" in (tmp_path / "api.html").read_text()
+
+
+def test_every_public_name_is_in_the_reference():
+    import trueup
+
+    written = set(re.findall(r"auto(?:class|function):: trueup\.(\w+)$", (DOCS / "api.md").read_text(), re.M))
+    callables = {name for name in trueup.__all__ if callable(getattr(trueup, name))}
+    results = {"Audit", "Comparison", "Interval", "UnderCalibration", "ConfidentShare", "BrierDecomposition"}
+    assert callables - written - results - {"InputError", "Identity"} == set()
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("examples/*.md")), ids=lambda page: page.stem)
+def test_python_on_a_page_of_examples_is_a_doctest(page):
+    """A block that nobody runs goes wrong with time."""
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+        assert block.lstrip().startswith(">>>"), block[:80]
