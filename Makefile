@@ -1,4 +1,5 @@
-# make study · make test · make check · make test-slow · make bench · make bench-coverage · make bench-calibrators
+# make study · make test · make check · make docs · make test-slow · make bench · make bench-coverage · make bench-calibrators
+# make bench-curvature
 # Everything is installed into .venv; torch first and exactly as pinned, so that no other package pulls another one.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ WORKERS ?= 2
 # its mere presence breaks torchmetrics.
 CURVLINOPS := curvlinops-for-pytorch backpack-for-pytorch einconv einops unfoldNd
 
-.PHONY: install study test test-slow check format bench bench-losses bench-coverage bench-calibrators clean
+.PHONY: install study test test-slow check docs format bench bench-losses bench-coverage bench-calibrators bench-curvature clean
 
 install: $(VENV)/.installed
 
@@ -30,6 +31,8 @@ study: install
 	$(BIN)/trueup study digits
 
 test: install
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+		echo "no Chromium: the page is not tested in a browser (apt-get install chromium)"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'not slow'
 
 test-slow: install
@@ -39,6 +42,11 @@ check: install
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
+
+# The site, in docs/_build; a warning is an error.
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "docs/_build/index.html"
 
 format: install
 	$(BIN)/ruff check --fix src tests benchmarks
@@ -71,6 +79,9 @@ bench-coverage: install
 # TRUEUP_DATA names the folder that holds logits/.
 bench-calibrators: install
 	$(BIN)/python -m benchmarks.calibrators
+
+bench-curvature: install
+	$(BIN)/python -m benchmarks.curvature
 
 clean:
 	rm -rf $(VENV) .venv-bench .venv-bench-losses build dist .pytest_cache .ruff_cache

@@ -45,7 +45,7 @@ def test_imports_run_one_way(path):
 
 
 @pytest.mark.parametrize(
-    "heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton", "onnx", "jinja2"]
+    "heavy", ["matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton", "onnx", "jinja2", "vl_convert"]
 )
 def test_importing_trueup_does_not_import(heavy):
     code = f"import sys, trueup; sys.exit({heavy!r} in sys.modules)"

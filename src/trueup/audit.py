@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group
 
 from trueup import tables
-from trueup.inputs import count
+from trueup.inputs import InputError, count
 from trueup.metrics import METRICS, Interval, Scores, brier_decomposition, confident_share, overconfidence
 from trueup.metrics.resample import CALIBRATION_ERRORS, Resampler
 from trueup.metrics.scores import score, score_logits
@@ -47,6 +48,9 @@ class Audit:
     level: float
     resamples: int
     source: str = ""
+    bins: int = 15
+    predictions: Predictions | None = field(default=None, repr=False, compare=False)
+    """What was audited: the page draws it."""
 
     def verdict(self) -> str:
         """The finding in a sentence."""
@@ -87,6 +91,15 @@ class Audit:
             "verdict": self.verdict(),
         }
         return finite(whole)
+
+    def to_html(self, path: str | os.PathLike[str], progress: Callable[[float], None] | None = None) -> None:
+        """Writes one page with the finding, its charts and knobs to turn, which needs neither Python nor a network."""
+        import trueup.report  # stands above this module, and is asked for only here
+
+        if self.predictions is None:
+            raise InputError("to_html: this audit does not hold its predictions; make it with trueup.audit")
+        trueup.report.page_path(path)
+        trueup.report.write(path, trueup.report.of_predictions(self.predictions, self, progress=progress))
 
     def __rich__(self) -> Group:
         columns = ["", "value"]
@@ -166,6 +179,8 @@ def audit(
         level=level,
         resamples=resamples,
         source=Path(str(predictions.meta.get("file", ""))).name,
+        bins=bins,
+        predictions=predictions,
     )
 
 

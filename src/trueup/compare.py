@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -48,6 +49,10 @@ class Comparison:
     n_val: int
     n_test: int
     classes: int
+    resamples: int = 0
+    val: Predictions | None = field(default=None, repr=False, compare=False)
+    """What was fitted to, and ``test``, what was judged: the page draws them."""
+    test: Predictions | None = field(default=None, repr=False, compare=False)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain numbers, a dict for each calibrator."""
@@ -65,6 +70,17 @@ class Comparison:
             }
             found.append(finite(entry | ({"note": row.note} if row.note else {})))
         return found
+
+    def to_html(self, path: str | os.PathLike[str], progress: Callable[[float], None] | None = None) -> None:
+        """Writes one page with the calibrators side by side, the test predictions' charts, and knobs to turn."""
+        import trueup.report  # stands above this module, and is asked for only here
+
+        if self.val is None or self.test is None:
+            raise InputError("to_html: this comparison does not hold its predictions; make it with trueup.compare")
+        trueup.report.page_path(path)
+        found = audit(self.test, resamples=self.resamples)
+        content = trueup.report.of_predictions(self.test, found, val=self.val, comparison=self, progress=progress)
+        trueup.report.write(path, content)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width >= 120
@@ -118,7 +134,7 @@ def compare(
         rows.append(Row(name, params_of(made), seconds, judged.metrics, note))
         if progress:
             progress((i + 1) / len(settings))
-    return Comparison(tuple(rows), len(val), len(test), val.classes)
+    return Comparison(tuple(rows), len(val), len(test), val.classes, resamples, val, test)
 
 
 def _name(predictions: Predictions, otherwise: str) -> str:

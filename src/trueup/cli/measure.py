@@ -14,6 +14,7 @@ from trueup.audit import finite
 from trueup.calibrators import CALIBRATORS, Auto, FocalMap, FocalTemperature, Identity, Temperature
 from trueup.calibrators.grid import CRITERIA
 from trueup.cli.app import AsJson, Binary, File, Ignore, Resamples, Seed, Test, Val, app, show
+from trueup.cli.report import Html, check_page, tell_page, write_page
 from trueup.compare import DEFAULT, params_of
 from trueup.files import WRITERS
 from trueup.inputs import InputError, writable
@@ -28,13 +29,17 @@ def audit(
     seed: Seed = 0,
     binary: Binary = False,
     ignore: Ignore = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Can the confidences in FILE be trusted? Every metric, with intervals, and a verdict."""
+    check_page(html)
     predictions = trueup.load(file, binary=binary, ignore=ignore or ())
     with progress_bar("resampling") as progress:
         found = trueup.audit(predictions, resamples=resamples, bins=bins, seed=seed, progress=progress)
+    written = write_page(html, found)
     show(found, found.to_dict(), as_json)
+    tell_page(written, as_json)
 
 
 @app.command()
@@ -106,6 +111,19 @@ def apply(
 
 
 @app.command()
+def export(
+    map_file: Annotated[Path, typer.Argument(metavar="MAP", help="what calibrate --save wrote")],
+    save: Annotated[Path, typer.Option(help="where it goes: .onnx, or .pt2 for torch.export")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a map as a file that can be served without this package: logits in, probabilities out."""
+    made = trueup.load_map(map_file)
+    written = trueup.export(made, save)
+    content = {"calibrator": made.kind, "classes": made.classes, "saved": str(written)}
+    show(f"logits (N, {made.classes}) -> probs (N, {made.classes}), by {made.kind}: {written}", content, as_json)
+
+
+@app.command()
 def compare(
     val: Val,
     test: Test,
@@ -114,15 +132,19 @@ def compare(
     seed: Seed = 0,
     binary: Binary = False,
     ignore: Ignore = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit every calibrator to VAL, judge it on TEST, and show all side by side."""
+    check_page(html)
     fitted_on, judged_on = (trueup.load(file, binary=binary, ignore=ignore or ()) for file in (val, test))
     with progress_bar("comparing") as progress:
         found = trueup.compare(
             fitted_on, judged_on, method or DEFAULT, resamples=resamples, seed=seed, progress=progress
         )
+    written = write_page(html, found)
     show(found, found.to_list(), as_json)
+    tell_page(written, as_json)
 
 
 @app.command()
