@@ -1,5 +1,5 @@
 # make study · make test · make check · make docs · make test-slow · make bench · make bench-coverage · make bench-calibrators
-# make bench-curvature
+# make bench-losses · make bench-curvature · make bench-trees
 # Everything is installed into .venv; torch first and exactly as pinned, so that no other package pulls another one.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ WORKERS ?= 2
 # its mere presence breaks torchmetrics.
 CURVLINOPS := curvlinops-for-pytorch backpack-for-pytorch einconv einops unfoldNd
 
-.PHONY: install study test test-slow check docs format bench bench-losses bench-coverage bench-calibrators bench-curvature clean
+.PHONY: install study test test-slow check docs format bench bench-losses bench-coverage bench-calibrators bench-curvature bench-trees clean
 
 install: $(VENV)/.installed
 
@@ -82,6 +82,10 @@ bench-calibrators: install
 
 bench-curvature: install
 	$(BIN)/python -m benchmarks.curvature
+
+# TRUEUP_DATA names the folder that holds data/.
+bench-trees: install
+	$(BIN)/python -m benchmarks.trees
 
 clean:
 	rm -rf $(VENV) .venv-bench .venv-bench-losses build dist .pytest_cache .ruff_cache

@@ -172,7 +172,7 @@ BAD_FILES = {
 def test_a_bad_file_is_named_and_nothing_stays_in_the_cache(tmp_path, cache, monkeypatch, case, workers):
     if workers:
         monkeypatch.setattr(decode, "ROWS_A_WORKER", 30)
-        monkeypatch.setattr(decode, "_cores", lambda: 1)
+        monkeypatch.setattr(decode, "cores", lambda: 1)
     write_cifar(tmp_path)
     spoil, message = BAD_FILES[case]
     spoil(tmp_path / FIRST)

@@ -118,6 +118,22 @@ def test_a_data_set_cannot_be_changed_and_prints_short():
     assert (data.classes, data.input_shape, len(data.val)) == (2, (3, 4, 4), 3)
 
 
+TEXT = Split(torch.tensor([[0, 1, 2], [0, 0, 1]]).int(), torch.tensor([0, 1]))
+TREE = Split(torch.tensor([[[0, 0], [1, 1], [2, 1]]] * 2).int(), torch.tensor([0, 1]))
+VECTORS = torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, 4.0]])
+
+
+def texts(split=TEXT, words=VECTORS):
+    return assemble("texts", train=split, val=split, test=split, class_names=("a", "b"), words=words)
+
+
+def test_the_checksum_sees_words_and_targets():
+    plain = replace(TREE, targets=torch.zeros(2, 3).long())
+    other = replace(TREE, targets=torch.tensor([[0, 2, -100]] * 2))
+    found = {texts(split, words).checksum for split in (TEXT, TREE, plain, other) for words in (VECTORS, 2 * VECTORS)}
+    assert len(found) == 8
+
+
 FEATURES = Split(torch.zeros(2, 5), torch.tensor([0, 1]))
 BAD = {
     "float images": (lambda: Split(torch.zeros(2, 3, 4, 4), torch.tensor([0, 1])), "inputs: expected uint8"),
@@ -133,6 +149,16 @@ BAD = {
         lambda: made(val=replace(images(2), posteriors=torch.ones(2, 3).double())),
         "val: posteriors of 3 classes, not 2",
     ),
+    "texts without words": (lambda: texts(words=None), "words: texts need a vector for each token"),
+    "images with words": (lambda: made(words=torch.zeros(3, 2)), "words: only texts have"),
+    "a first vector": (lambda: texts(words=torch.ones(3, 2)), "the first of them zero"),
+    "double vectors": (lambda: texts(words=torch.zeros(3, 2).double()), "words: expected float32"),
+    "a token too large": (lambda: texts(words=torch.zeros(2, 2)), "train: tokens outside 0 to 1"),
+    "long tokens": (lambda: Split(torch.zeros(2, 3).long(), torch.tensor([0, 1])), "inputs: .*int64"),
+    "targets of documents": (lambda: replace(TEXT, targets=torch.zeros(2, 3).long()), "targets: expected int64"),
+    "int32 targets": (lambda: replace(TREE, targets=torch.zeros(2, 3).int()), "targets: .*int32"),
+    "a target too large": (lambda: texts(replace(TREE, targets=torch.full((2, 3), 3))), "train: targets above 2"),
+    "a target too small": (lambda: texts(replace(TREE, targets=torch.full((2, 3), -1))), "train: targets below 0"),
     "one class": (lambda: made(class_names=("a",)), "at least two"),
     "no mean": (lambda: made(mean=()), "mean, std: expected 3"),
 }

@@ -189,7 +189,18 @@ def test_the_best_epoch_on_val_is_kept():
     assert error(score_logits(fitted.test_logits, data.test.labels)) == fitted.history[best]["test"]["error"]
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_test_images_that_are_normalised_otherwise_are_scored_both_ways():
+    recipe = replace(SMALL, model="linear", loss="brier", epochs=1, milestones=(), factors=(), clip=None)
+    usual, other = (fit(replace(recipe, normalisation=n), pictures(), device="cpu") for n in ("data", "imagenet-test"))
+    assert same(usual.model, other.model)
+    assert torch.equal(usual.val_logits, other.val_logits)
+    assert not torch.equal(usual.test_logits, other.test_logits)
+    assert usual.beside == {}
+    assert list(other.beside) == ["usual-test"]
+    assert torch.equal(other.beside["usual-test"], usual.test_logits)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw", "adagrad"])
 def test_every_optimiser_learns(optimiser):
     recipe = replace(SMALL, optimiser=optimiser, loss="cross-entropy", lr=0.02, reduction="mean", epochs=10)
     history = fit(recipe, data_of(recipe), device="cpu").history
@@ -211,6 +222,12 @@ def test_devices_and_modes_that_are_not_there():
         chosen_mode("graph", CPU, SMALL, 90)
     with pytest.raises(InputError, match="mode: expected one of auto, eager"):
         chosen_mode("fast", CPU, SMALL, 90)
+    cuda = torch.device("cuda")
+    assert chosen_mode("auto", cuda, SMALL, 90) == "graph"
+    for recipe, trees, what in ((SMALL, True, "trees"), (replace(SMALL, optimiser="adagrad"), False, "adagrad")):
+        assert chosen_mode("auto", cuda, recipe, 90, trees=trees) == "eager"
+        with pytest.raises(InputError, match=f"mode: 'graph' cannot be had with {what}; eager can"):
+            chosen_mode("graph", cuda, recipe, 90, trees=trees)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="'cuda' was asked for, but torch sees no GPU"):
             chosen_device("cuda")

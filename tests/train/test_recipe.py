@@ -4,6 +4,7 @@ import json
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
+import torch
 
 from trueup import losses, models
 from trueup.data import registry as sources
@@ -21,10 +22,13 @@ def test_every_named_recipe_is_valid(name):
     recipe = RECIPES[name]
     assert recipe.name == name
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    losses.parse(recipe.loss, reduction=recipe.reduction)
+    losses.parse(recipe.loss, reduction=recipe.loss_reduction)
     source, _ = sources.parse(recipe.data)
-    shape = {"cifar10": (3, 32, 32), "digits": (1, 8, 8), "gaussians": (5,)}[source]
-    models.build(recipe.model, 10, shape)
+    shape = {
+        "cifar10": (3, 32, 32), "digits": (1, 8, 8), "gaussians": (5,),
+        "tiny-imagenet": (3, 64, 64), "20newsgroups": (1000,), "sst": (9, 2),
+    }[source]  # fmt: skip
+    models.build(recipe.model, 10, shape, torch.zeros(5, 3) if recipe.model in models.OF_WORDS else None)
     assert all(0 < m < recipe.epochs for m in recipe.milestones)
 
 
@@ -33,7 +37,7 @@ def test_every_field_but_the_name_is_in_the_digest():
         "data": "gaussians", "model": "linear", "loss": "brier", "seed": 5, "split": "wang2021", "split_seed": 3,
         "epochs": 31, "lr": 0.2, "milestones": (3,), "factors": (0.5,), "optimiser": "adam", "momentum": 0.5,
         "nesterov": True, "weight_decay": 1e-4, "batch": 17, "augmentation": "crop-flip", "normalisation": "none",
-        "reduction": "sum", "clip": 1.0, "precision": "float32", "keep": "best-val",
+        "reduction": "sum", "clip": 1.0, "precision": "float32", "keep": "best-val", "embedding_lr": 0.0,
     }  # fmt: skip
     base = Recipe()
     assert set(other) | {"name"} == {field.name for field in fields(Recipe)}

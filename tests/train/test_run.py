@@ -22,6 +22,7 @@ FILES = [
     "history.jsonl", "posteriors.safetensors", "recipe.json", "run.json",
     "test.safetensors", "val.safetensors", "weights.safetensors",
 ]  # fmt: skip
+LAST = ["last-test.safetensors", "last-val.safetensors"]
 
 
 def names(folder):
@@ -29,14 +30,14 @@ def names(folder):
 
 
 def assert_same_run(one, other):
-    assert names(one) == names(other) == FILES
+    assert names(one) == names(other) == sorted({*FILES, *(LAST if load_run(one).recipe.keep == "best-val" else ())})
     first, second = (load_file(folder / "weights.safetensors") for folder in (one, other))
     assert set(first) == set(second)
     assert all(torch.equal(first[name], second[name]) for name in first)
     a, b = load_run(one), load_run(other)
     assert but_for_seconds(a.history) == but_for_seconds(b.history)
-    for part in ("val", "test"):
-        assert torch.equal(getattr(a, part).logits, getattr(b, part).logits)
+    for file in (*one.glob("*val.safetensors"), *one.glob("*test.safetensors")):
+        assert torch.equal(trueup.load(file).logits, trueup.load(other / file.name).logits)
     assert a.recipe == b.recipe
 
 
@@ -73,6 +74,20 @@ def test_half_precision_predictions_are_half_the_size_and_can_be_read(whole, tmp
     made = train(SMALL, tmp_path, device="cpu", half=True)
     assert load_file(tmp_path / "test.safetensors")["logits"].dtype == torch.float16
     torch.testing.assert_close(made.test.logits, load_run(whole).test.logits, atol=2e-3, rtol=1e-3)
+
+
+def test_what_else_was_scored_is_beside_the_predictions(tmp_path, whole):
+    made = train(replace(SMALL, keep="best-val", lr=1.0, milestones=(), factors=()), tmp_path, device="cpu")
+    errors = [entry["val"]["error"] for entry in made.history]
+    assert made.info["kept_epoch"] == errors.index(min(errors)) < SMALL.epochs - 1
+    for part in ("val", "test"):
+        kept, last = getattr(made, part), made.beside(f"last-{part}")
+        assert torch.equal(kept.labels, last.labels)
+        assert trueup.error(kept.probs, kept.labels) == made.history[made.info["kept_epoch"]][part]["error"]
+        assert trueup.error(last.probs, last.labels) == made.history[-1][part]["error"]
+    assert load_run(whole).info["kept_epoch"] == SMALL.epochs - 1
+    with pytest.raises(InputError, match=r"last-val.safetensors: no such file; keep=best-val gives"):
+        load_run(whole).beside("last-val")
 
 
 class Stopped(BaseException):

@@ -44,12 +44,15 @@ def cache_dir() -> Path:
     return Path(os.environ.get("TRUEUP_CACHE") or Path.home() / ".cache" / "trueup")
 
 
-def cached(name: str, sources: Sequence[Path], decode: Callable[[], Arrays]) -> dict[str, np.ndarray]:
+def cached(
+    name: str, sources: Sequence[Path], decode: Callable[[], Arrays], *, listed: Sequence[Path] = ()
+) -> dict[str, np.ndarray]:
     """What ``decode()`` gave for these source files, memory-mapped; it is called only where that is not yet stored.
 
-    The arrays are private to the process: writing to them changes no file.
+    Of the ``listed`` files, which are many and small, names, sizes and times of change alone are in the key. The arrays
+    are private to the process: writing to them changes no file.
     """
-    entry = cache_dir() / f"{name}-{_key(sources)}"
+    entry = cache_dir() / f"{name}-{_key(sources, listed)}"
     stored = _opened_or_none(entry)
     if stored is not None:
         return stored
@@ -66,7 +69,7 @@ def cached(name: str, sources: Sequence[Path], decode: Callable[[], Arrays]) -> 
             ) from None
 
 
-def _key(sources: Sequence[Path]) -> str:
+def _key(sources: Sequence[Path], listed: Sequence[Path] = ()) -> str:
     digest = hashlib.sha256(str(FORMAT).encode())
     for path in sources:
         try:
@@ -77,6 +80,12 @@ def _key(sources: Sequence[Path]) -> str:
                 digest.update(file.read())
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    for path in listed:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        digest.update(f"\n{'/'.join(path.parts[-3:])} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()[:16]
 
 

@@ -84,7 +84,7 @@ def decode_files(paths: Sequence[str | os.PathLike[str]], column: str, rows: Seq
         for start in range(0, count, ROWS_A_WORKER)
     ]
     found = [np.empty((count, 3, SIZE, SIZE), np.uint8) for count in rows]
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         done = pool.map(lambda piece: _in_worker(paths[piece[0]], column, *piece[1:]), pieces)
         for (file, start, stop), pixels in zip(pieces, done, strict=True):
             found[file][start:stop] = pixels
@@ -102,7 +102,7 @@ def _in_worker(path: str | os.PathLike[str], column: str, start: int, stop: int)
     return np.frombuffer(worker.stdout, np.uint8).reshape(-1, 3, SIZE, SIZE)
 
 
-def _cores() -> int:
+def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from trueup.data.digits import digits
 from trueup.data.fashion_mnist import fashion_mnist
 from trueup.data.folders import PathLike
 from trueup.data.gaussians import gaussians
+from trueup.data.newsgroups import newsgroups
+from trueup.data.sst import sst
+from trueup.data.tiny_imagenet import tiny_imagenet
 from trueup.inputs import InputError
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
@@ -22,8 +26,13 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "cifar100": cifar100,
     "fashion-mnist": fashion_mnist,
     "cifar10h": cifar10h,
+    "tiny-imagenet": tiny_imagenet,
+    "20newsgroups": newsgroups,
+    "sst": sst,
 }
 """Each is called with (data_dir, split=..., seed=...) and options of its own, which have defaults."""
+
+log = logging.getLogger(__name__)
 
 _KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
@@ -48,7 +57,10 @@ def load(
         unsaid = option in given and value == known[option]
         if option in in_name and not unsaid and in_name[option] != value:
             raise InputError(f"{option}: {name!r} and {option}={value!r} say different things; give it once")
-    return SOURCES[source](data_dir, **(given | options | in_name))
+    found = SOURCES[source](data_dir, **(given | options | in_name))
+    for note in found.notes:
+        log.warning("%s: %s", source, note)
+    return found
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:

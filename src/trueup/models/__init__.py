@@ -1,5 +1,6 @@
-"""Nets by name: ``build(name, classes, input_shape)``. Written here, without torchvision, for small images."""
+"""Nets by name: ``build(name, classes, input_shape)``. Written here, without torchvision, for small images and text."""
 
-from trueup.models.registry import MODELS, build, last_layer
+from trueup.models.registry import MODELS, OF_WORDS, build, last_layer, word_vectors
+from trueup.models.tree_lstm import EveryNode
 
-__all__ = ["MODELS", "build", "last_layer"]
+__all__ = ["MODELS", "OF_WORDS", "EveryNode", "build", "last_layer", "word_vectors"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
 from trueup import inputs
 from trueup.inputs import InputError
@@ -19,11 +19,13 @@ from trueup.models.resnet import (
     resnet110_bottleneck,
 )
 from trueup.models.small import cnn, linear, mlp
+from trueup.models.text import text_cnn
+from trueup.models.tree_lstm import tree_lstm
 from trueup.models.vgg import vgg16, vgg16_bn
 from trueup.models.vit import vit_tiny
 from trueup.models.wide_resnet import wrn26_10
 
-MODELS: dict[str, Callable[[int, tuple[int, ...]], nn.Module]] = {
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
     "cnn": cnn,
@@ -39,13 +41,19 @@ MODELS: dict[str, Callable[[int, tuple[int, ...]], nn.Module]] = {
     "vgg16": vgg16,
     "vgg16-bn": vgg16_bn,
     "vit-tiny": vit_tiny,
+    "text-cnn": text_cnn,
+    "tree-lstm": tree_lstm,
 }
-"""Each is called with the number of classes and the shape of one input. Weights come from torch's global generator."""
+"""Each is called with the number of classes and the shape of one input, those that read words with the vectors of these
+as well. Weights come from torch's global generator."""
+
+OF_WORDS = ("text-cnn", "tree-lstm")
 
 
-def build(name: str, classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+def build(name: str, classes: int, input_shape: tuple[int, ...], words: Tensor | None = None) -> nn.Module:
     """The net called ``name``, for (N, \\*input_shape) floats in and (N, classes) logits out.
 
+    A net that reads words, tokens or packed trees, takes their vectors ``words`` (V, D), which a Dataset carries.
     ``mlp`` takes the widths of its hidden layers, one of 100 unless told: ``mlp:400,400``.
 
     >>> from trueup import models
@@ -64,6 +72,14 @@ def build(name: str, classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     shape = tuple(inputs.count(size, "input_shape") for size in input_shape)
     if not shape:
         raise InputError("input_shape: empty; it is the shape of one sample, as (3, 32, 32) or (5,)")
+    if (family in OF_WORDS) != (words is not None):
+        raise InputError(
+            f"model {name!r}: reads words, and these data have none; 20newsgroups and sst do"
+            if words is None
+            else f"model {name!r}: cannot read words, which these data are; {' and '.join(OF_WORDS)} can"
+        )
+    if words is not None and not colon:
+        return MODELS[family](classes, shape, words)
     if not colon:
         return MODELS[family](classes, shape)
     if family != "mlp":
@@ -76,6 +92,11 @@ def _widths(argument: str, name: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InputError(f"model {name!r}: expected widths of hidden layers above 0, as in mlp:400,400")
     return tuple(int(part) for part in parts)
+
+
+def word_vectors(model: nn.Module) -> list[Tensor]:
+    """The vectors of words that ``model`` holds, none for most."""
+    return [layer.weight for layer in model.modules() if isinstance(layer, nn.Embedding)]
 
 
 def last_layer(model: nn.Module) -> nn.Linear:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trueup.data import Dataset, Split
+from trueup.data.trees import NOTHING
 from trueup.inputs import InputError
 from trueup.train.recipe import Recipe
 
@@ -53,7 +54,7 @@ def normalisers(recipe: Recipe, data: Dataset, device: torch.device) -> tuple[No
 
 
 def on_device(inputs: Tensor, device: torch.device, pad: int = 0) -> Tensor:
-    """Images as bytes (N, H, W, C) with black pixels around them; features as they are."""
+    """Images as bytes (N, H, W, C) with black pixels around them; features, tokens and trees as they are."""
     if inputs.dtype != torch.uint8:
         return inputs.to(device)
     return F.pad(inputs.to(device), (pad,) * 4).permute(0, 2, 3, 1).contiguous()
@@ -74,10 +75,10 @@ class Batches:
     def __init__(self, split: Split, normaliser: Normaliser, recipe: Recipe, device: torch.device) -> None:
         self.augmented = recipe.augmentation == "crop-flip"
         if self.augmented and split.inputs.dtype != torch.uint8:
-            raise InputError("augmentation: crop-flip is for images, and these are features")
+            raise InputError("augmentation: crop-flip is for images, and these are none")
         self.seed, self.normaliser = recipe.seed, normaliser
         self.inputs = on_device(split.inputs, device, PAD if self.augmented else 0)
-        self.labels = split.labels.to(device)
+        self.targets = (split.labels if split.targets is None else split.targets).to(device)
         many = len(split)
         self.order = torch.zeros(many, dtype=torch.int64, device=device)
         self.cuts = torch.zeros(3, many, dtype=torch.int64, device=device)
@@ -93,7 +94,7 @@ class Batches:
         self.position.zero_()
 
     def next(self, size: int) -> tuple[Tensor, Tensor]:
-        """The inputs, ready for the net, and the labels of the next ``size`` samples."""
+        """The inputs, ready for the net, and the labels of the next ``size`` samples; of trees, those of all nodes."""
         rows = self.position + torch.arange(size, device=self.order.device)
         self.position += size
         chosen = self.order[rows]
@@ -102,4 +103,5 @@ class Batches:
             stored = crop_flip(self.inputs, chosen, top, left, mirror.bool())
         else:
             stored = self.inputs[chosen]
-        return self.normaliser(stored), self.labels[chosen]
+        targets = self.targets[chosen]
+        return self.normaliser(stored), targets if targets.ndim == 1 else targets[targets != NOTHING]

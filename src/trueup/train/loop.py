@@ -55,6 +55,11 @@ class Fitted:
     val_logits: Tensor
     test_logits: Tensor
     history: list[dict[str, Any]]
+    kept_epoch: int
+    """The epoch whose weights these are."""
+    beside: dict[str, Tensor] = field(default_factory=dict)
+    """Other logits by name: where the best epoch is kept, "last-val" and "last-test"; where test images are normalised
+    otherwise than the rest, "usual-test" as the rest."""
 
 
 def fit(
@@ -74,7 +79,7 @@ def fit(
     ``measured`` gives. All are measured in eval mode with the weights at the end of the epoch.
     """
     place = chosen_device(device)
-    mode = chosen_mode(mode, place, recipe, len(data.train))
+    mode = chosen_mode(mode, place, recipe, len(data.train), trees=data.train.targets is not None)
     bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and place.type == "cuda")
     autocast = partial(torch.autocast, place.type, torch.bfloat16, cache_enabled=False) if bf16 else nullcontext
     with _random_numbers_of_our_own(place), _fast_kernels(place, bf16):
@@ -90,11 +95,12 @@ def fit(
 
         # the net, the loss, the optimiser
         torch.manual_seed(seed_of(recipe.seed, 0, "weights"))
-        model = models.build(recipe.model, data.classes, data.input_shape).to(place)
+        model = models.build(recipe.model, data.classes, data.input_shape, data.words).to(place)
         if place.type == "cuda":
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        criterion: Any = losses.parse(recipe.loss, reduction=recipe.reduction).to(place)
-        state, progress = State(model.train(), criterion, recipe, place), Progress()
+        criterion: Any = losses.parse(recipe.loss, reduction=recipe.loss_reduction).to(place)
+        every_node = data.train.targets is not None
+        state, progress = State(model.train(), criterion, recipe, place, every_node=every_node), Progress()
         if saved is not None:
             state.restore(saved[0])
             progress = saved[1]
@@ -105,9 +111,8 @@ def fit(
         if progress.epoch < recipe.epochs:
             batches.draw(progress.epoch)
         one = partial(step, state=state, batches=batches, norms=norms, clip=recipe.clip, autocast=autocast)
-        full_step = partial(
-            one, torch.compile(model, dynamic=False) if mode == "compiled-graph" else model, recipe.batch
-        )
+        net = torch.compile(state.trained, dynamic=False) if mode == "compiled-graph" else state.trained
+        full_step = partial(one, net, recipe.batch)
         if mode != "eager" and full_batches and progress.epoch < recipe.epochs:
             full_step = captured(full_step, state, batches)
 
@@ -122,7 +127,7 @@ def fit(
             for _ in range(full_batches):
                 full_step()
             if rest > 1:  # batch norm cannot take a single sample
-                one(model, rest)
+                one(state.trained, rest)
             gradient_norm = norms.summary()  # waits for the device
             trained = time.perf_counter()
 
@@ -148,10 +153,19 @@ def fit(
                 after_epoch(state, progress)
 
         # the result
+        del shown["train"]
+        kept, beside = recipe.epochs - 1, {}
         if progress.best is not None:
+            last = _all_logits(model, shown, autocast, kept)
+            beside = {f"last-{name}": logits.cpu() for name, logits in last.items()}
+            errors = [entry["val"]["error"] for entry in progress.history]
+            kept = errors.index(min(errors))
             model.load_state_dict(progress.best)
-        logits = _all_logits(model, {name: shown[name] for name in ("val", "test")}, autocast, recipe.epochs - 1)
-        return Fitted(model.eval().cpu(), logits["val"].cpu(), logits["test"].cpu(), progress.history)
+        if test_normaliser is not normaliser:
+            shown["usual-test"] = (*shown["test"][:2], normaliser)
+        logits = {name: found.cpu() for name, found in _all_logits(model, shown, autocast, kept).items()}
+        val, test = logits.pop("val"), logits.pop("test")
+        return Fitted(model.eval().cpu(), val, test, progress.history, kept, beside | logits)
 
 
 def check_names(recipe: Recipe) -> None:
@@ -179,17 +193,21 @@ def chosen_device(device: str) -> torch.device:
     return place
 
 
-def chosen_mode(mode: str, place: torch.device, recipe: Recipe, samples: int) -> str:
-    """What auto means here; a graph needs a GPU, and a penalty that differentiates twice is not captured."""
+def chosen_mode(mode: str, place: torch.device, recipe: Recipe, samples: int, *, trees: bool = False) -> str:
+    """What auto means here. A graph needs a GPU and steps of one shape, which trees do not have; a penalty that
+    differentiates twice, and AdaGrad, which reads its learning rate as a number, are not captured."""
     if mode not in MODES:
         raise InputError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
     if place.type != "cuda":
         if mode not in ("auto", "eager"):
             raise InputError(f"mode: {mode!r} needs a GPU; a CPU runs eager")
         return "eager"
+    uncapturable = "trees" if trees else "adagrad" if recipe.optimiser == "adagrad" else None
+    if mode not in ("auto", "eager") and uncapturable:
+        raise InputError(f"mode: {mode!r} cannot be had with {uncapturable}; eager can")
     if mode != "auto":
         return mode
-    if hasattr(losses.parse(recipe.loss), "penalty"):
+    if uncapturable or hasattr(losses.parse(recipe.loss), "penalty"):
         return "eager"
     return "compiled-graph" if recipe.epochs * (samples // recipe.batch) >= COMPILING_PAYS else "graph"
 

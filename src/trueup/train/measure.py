@@ -11,7 +11,8 @@ from trueup.inputs import InputError
 from trueup.metrics import ece, error, nll, outcomes, score_logits
 from trueup.train.batches import Normaliser
 
-BLOCK = 1000
+BLOCK, OF_TEXTS = 1000, 100
+"""Samples that go through the network at once; each word of a text becomes a vector."""
 
 
 class Diverged(InputError):
@@ -24,7 +25,8 @@ def logits_of(model: nn.Module, inputs: Tensor, normaliser: Normaliser, autocast
     training = model.training
     model.eval()
     with autocast():
-        blocks = [model(normaliser(block)).float() for block in inputs.split(BLOCK)]
+        size = OF_TEXTS if inputs.dtype == torch.int32 else BLOCK
+        blocks = [model(normaliser(block)).float() for block in inputs.split(size)]
     model.train(training)
     logits = torch.cat(blocks)
     if not bool(torch.isfinite(logits).all()):

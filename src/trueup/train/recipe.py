@@ -22,15 +22,17 @@ from typing import Any
 from trueup.inputs import InputError, count, positive
 
 CHOICES = {
-    "optimiser": ("sgd", "adam", "adamw"),
+    "optimiser": ("sgd", "adam", "adamw", "adagrad"),
     "augmentation": ("none", "crop-flip"),
     "normalisation": ("data", "none", "imagenet-test"),
-    "reduction": ("mean", "sum"),
+    "reduction": ("mean", "sum", "per-sample"),
     "precision": ("auto", "float32", "bf16"),
     "keep": ("last", "best-val"),
 }
 LABELS = ("name",)
 """Fields that only name a recipe: they are not in the digest."""
+LATER: dict[str, Any] = {"embedding_lr": None}
+"""Fields that earlier recipes do not have, and their value there, at which they are not in the digest either."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,17 @@ class Recipe:
     """crop-flip: four black pixels around, a random crop to the old size, a random mirror image."""
     normalisation: str = "data"
     """data: with the mean and standard deviation of the data; none: pixels in [0, 1]; imagenet-test: as data, but the
-    test images with ImageNet's, which is what the code of mukhoti2020 does on CIFAR-100."""
+    test images with ImageNet's, which is what the code of mukhoti2020 does on CIFAR-100. These are scored both ways."""
     reduction: str = "mean"
+    """Over all losses of a batch; per-sample: the sum over the nodes of each tree, and the mean of these."""
     clip: float | None = None
     """The largest norm of the whole gradient."""
     precision: str = "auto"
     """auto: bf16 autocast on a GPU, float32 on a CPU."""
     keep: str = "last"
-    """Which epoch's weights are kept: the last, or the first with the lowest error on val."""
+    """Which epoch's weights are kept: the last, or the first with the lowest error on val. Then both are scored."""
+    embedding_lr: float | None = None
+    """Of plain SGD on the word vectors; 0 leaves them as they are; None trains them as all else."""
 
     def __post_init__(self) -> None:
         for field, known in CHOICES.items():
@@ -90,6 +95,8 @@ class Recipe:
             raise InputError(f"momentum: expected a number below 1, got {self.momentum:g}")
         if self.clip is not None:
             object.__setattr__(self, "clip", positive(self.clip, "clip"))
+        if self.embedding_lr is not None:
+            object.__setattr__(self, "embedding_lr", _not_negative(self.embedding_lr, "embedding_lr"))
         if len(self.milestones) != len(self.factors):
             raise InputError(f"milestones: {len(self.milestones)} of them, but {len(self.factors)} factors")
         for earlier, later in pairwise((0, *self.milestones)):
@@ -97,6 +104,11 @@ class Recipe:
                 raise InputError(f"milestones: expected rising epochs, got {', '.join(map(str, self.milestones))}")
         if self.nesterov and (self.optimiser != "sgd" or not self.momentum):
             raise InputError("nesterov: only sgd with momentum has it")
+
+    @property
+    def loss_reduction(self) -> str:
+        """What the loss does with a batch: for per-sample the sum, which a step then divides by the samples."""
+        return "sum" if self.reduction == "per-sample" else self.reduction
 
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch, the first being 0."""
@@ -109,8 +121,8 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
-        """What ``to_dict`` gave; a field that is missing or unknown is an error."""
-        known = {field.name for field in fields(cls)}
+        """What ``to_dict`` gave, in this release or an earlier one; a field that is missing or unknown is an error."""
+        known, content = {field.name for field in fields(cls)}, LATER | dict(content)
         if set(content) != known:
             raise InputError(f"recipe: fields {', '.join(sorted(set(content) ^ known))} are missing or unknown")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
@@ -119,7 +131,7 @@ class Recipe:
     @cached_property
     def digest(self) -> str:
         """16 hexadecimal characters over every field that matters."""
-        content = {k: v for k, v in self.to_dict().items() if k not in LABELS}
+        content = {k: v for k, v in self.to_dict().items() if k not in LABELS and (k not in LATER or v != LATER[k])}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def changed(self, settings: Mapping[str, Any]) -> Recipe:
@@ -157,6 +169,7 @@ _READERS: dict[str, Any] = {
     "factors": _several(float),
     "nesterov": _truth,
     "clip": lambda text: None if text.lower() == "none" else float(text),
+    "embedding_lr": lambda text: None if text.lower() == "none" else float(text),
 }
 
 
@@ -169,6 +182,7 @@ def _read(field: str, text: str) -> Any:
 
 def _example(field: str) -> str:
     examples = {"milestones": "150,250", "factors": "0.1,0.01", "nesterov": "true", "clip": "2 or none"}
+    examples |= {"embedding_lr": "0.1 or none"}
     return examples.get(field) or str(getattr(Recipe, field))
 
 
@@ -185,6 +199,19 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         _MUKHOTI,
         replace(_MUKHOTI, name="mukhoti2020-short", epochs=105, milestones=(45, 75)),
+        # all 100 000 images train; those that validate are those that test, as in the authors' code
+        replace(
+            _MUKHOTI, name="mukhoti2020-tiny", data="tiny-imagenet", model="resnet50-tiny", epochs=100,
+            milestones=(40, 60), batch=64,
+        ),
+        Recipe(
+            name="mukhoti2020-20newsgroups", data="20newsgroups", model="text-cnn", epochs=50, lr=1e-3,
+            optimiser="adam", batch=128, keep="best-val", embedding_lr=0.0,
+        ),
+        Recipe(
+            name="mukhoti2020-sst", data="sst", model="tree-lstm", epochs=25, lr=0.05, optimiser="adagrad",
+            weight_decay=1e-4, batch=25, reduction="per-sample", precision="float32", keep="best-val", embedding_lr=0.1,
+        ),
         Recipe(
             name="wang2021", data="cifar10", model="resnet32", split="wang2021", epochs=200, lr=0.1,
             milestones=(100, 150), factors=(0.1, 0.01), weight_decay=1e-4, batch=512, augmentation="crop-flip",
@@ -204,6 +231,7 @@ RECIPES: dict[str, Recipe] = {
 BY_LOSS: dict[str, dict[str, dict[str, Any]]] = {
     "mukhoti2020": {"brier": {"reduction": "mean"}},
     "mukhoti2020-short": {"brier": {"reduction": "mean"}},
+    "mukhoti2020-tiny": {"brier": {"reduction": "mean", "lr": 0.035}},
 }
 """What a recipe does otherwise for a loss: the authors' code sums every loss over the batch but Brier's."""
 

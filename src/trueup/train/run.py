@@ -4,6 +4,8 @@
     history.jsonl           a line an epoch, to be followed while it runs (.gz in a run that is kept)
     checkpoint.safetensors  the state after an epoch, the history so far; gone when the run is complete
     val.safetensors         Predictions; test.safetensors likewise
+    last-test.safetensors   those of the last epoch, where the best on val is kept; last-val.safetensors likewise
+    usual-test.safetensors  with the test images normalised as all others, where the recipe does otherwise
     posteriors.safetensors  the true or human class probabilities of the test samples, where they are known
     weights.safetensors     the kept weights
     run.json                versions, hardware, seconds, date; written last, so that a folder with it is complete
@@ -72,6 +74,16 @@ class Run:
     @cached_property
     def test(self) -> Predictions:
         return load(self.folder / "test.safetensors")
+
+    def beside(self, name: str) -> Predictions:
+        """What else was scored: "last-val" and "last-test", or "usual-test"; see :class:`trueup.train.loop.Fitted`."""
+        path = self.folder / f"{name}.safetensors"
+        if not path.is_file():
+            raise InputError(
+                f"{path}: no such file; keep=best-val gives last-val and last-test, "
+                "normalisation=imagenet-test gives usual-test"
+            )
+        return load(path)
 
     @cached_property
     def test_posteriors(self) -> Tensor | None:
@@ -330,12 +342,10 @@ def _finish(
     weights = {name: tensor.contiguous() for name, tensor in fitted.model.state_dict().items()}
     write_whole(folder / "weights.safetensors", safetensors.torch.save(weights, {"digest": recipe.digest}))
     meta = {"recipe": recipe.to_dict(), "digest": recipe.digest, "data_checksum": data.checksum}
-    for name, logits, labels in (
-        ("val", fitted.val_logits, data.val.labels),
-        ("test", fitted.test_logits, data.test.labels),
-    ):
-        values = logits.half() if half else logits
-        content = Content("logits", values.numpy(), labels.numpy(), data.class_names, {**meta, "split": name})
+    for name, logits in ({"val": fitted.val_logits, "test": fitted.test_logits} | fitted.beside).items():
+        split = name.rpartition("-")[2]
+        values, labels = logits.half() if half else logits, data.splits()[split].labels
+        content = Content("logits", values.numpy(), labels.numpy(), data.class_names, {**meta, "split": split})
         write_predictions(folder / f"{name}.safetensors", content)
     if data.test.posteriors is not None:
         known = safetensors.torch.save({"test": data.test.posteriors.contiguous()})
@@ -346,6 +356,8 @@ def _finish(
         "data_checksum": data.checksum,
         "parameters": sum(p.numel() for p in fitted.model.parameters()),
         "epochs": recipe.epochs,
+        "kept_epoch": fitted.kept_epoch,
+        "data_notes": list(data.notes),
         "seconds": seconds,
         "seconds_an_epoch": float(np.median([entry["seconds"] for entry in fitted.history])),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

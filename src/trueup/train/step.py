@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trueup.inputs import InputError
+from trueup.models import EveryNode, word_vectors
 from trueup.train.batches import Batches
 from trueup.train.recipe import Recipe
 
@@ -26,8 +27,9 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     ),
     "adam": lambda parameters, lr, recipe: _adam(torch.optim.Adam, parameters, lr, recipe),
     "adamw": lambda parameters, lr, recipe: _adam(torch.optim.AdamW, parameters, lr, recipe),
+    "adagrad": lambda parameters, lr, recipe: torch.optim.Adagrad(parameters, lr, weight_decay=recipe.weight_decay),
 }
-"""Fused, with the learning rate in a tensor that a replayed step reads anew."""
+"""Fused, with the learning rate in a tensor that a replayed step reads anew; but for AdaGrad, which reads a number."""
 
 
 def _adam(kind: Any, parameters: Any, lr: Tensor, recipe: Recipe) -> torch.optim.Optimizer:
@@ -39,24 +41,48 @@ def _adam(kind: Any, parameters: Any, lr: Tensor, recipe: Recipe) -> torch.optim
 class State:
     """All that a step changes: the net, the optimiser, the loss's own values, as tensors that keep their places."""
 
-    def __init__(self, model: nn.Module, criterion: nn.Module, recipe: Recipe, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        every_node: bool = False,
+    ) -> None:
         self.model, self.criterion = model, criterion
+        self.trained = EveryNode(model) if every_node else model
+        self.per_sample = recipe.reduction == "per-sample"
+        vectors = [] if recipe.embedding_lr is None else word_vectors(model)
+        for p in vectors:
+            p.requires_grad_(recipe.embedding_lr != 0)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.lr = torch.zeros((), device=device)
-        self.optimiser = OPTIMISERS[recipe.optimiser](self.parameters, self.lr, recipe)
+        others = [p for p in self.parameters if all(p is not v for v in vectors)]
+        self.lr = torch.zeros((), device="cpu" if recipe.optimiser == "adagrad" else device)
+        self.optimisers = [OPTIMISERS[recipe.optimiser](others, self.lr, recipe)]
+        if vectors and recipe.embedding_lr:
+            self.optimisers.append(torch.optim.SGD(vectors, recipe.embedding_lr, fused=True))
         self._begin_momenta_at_zero()
+
+    def update(self) -> None:
+        for optimiser in self.optimisers:
+            optimiser.step()
+
+    def clear_gradients(self) -> None:
+        for p in self.parameters:
+            p.grad = None
 
     def _begin_momenta_at_zero(self) -> None:
         """A first step would otherwise differ from all others, and a graph would replay it for ever."""
         for p in self.parameters:
             p.grad = torch.zeros_like(p)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.update()
+        self.clear_gradients()
         for tensor in self._momenta().values():
             tensor.zero_()
 
     def _momenta(self) -> dict[str, Tensor]:
-        state: dict[int, dict[str, Any]] = self.optimiser.state_dict()["state"]
+        state: dict[int, dict[str, Any]] = self.optimisers[0].state_dict()["state"]  # plain SGD has none
         return {f"optimiser.{i}.{k}": v for i, of in state.items() for k, v in of.items() if isinstance(v, Tensor)}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -101,20 +127,20 @@ class GradientNorms:
 
 
 def step(net: Any, size: int, state: State, batches: Batches, norms: GradientNorms, clip: float | None, autocast: Any):
-    """The next ``size`` samples through ``net``, which is the model or its compiled form, and one update."""
+    """The next ``size`` samples through ``net``, which is what is trained or its compiled form, and one update."""
     inputs, labels = batches.next(size)
     with autocast():
         logits = net(inputs)
     loss = state.criterion(logits.float(), labels)
     penalty: Any = getattr(state.criterion, "penalty", None)
     if penalty is not None:
-        loss = loss + penalty(state.model, inputs, labels)
-    state.optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+        loss = loss + penalty(state.trained, inputs, labels)
+    state.clear_gradients()
+    (loss / size if state.per_sample else loss).backward()
     norm = get_total_norm([p.grad for p in state.parameters if p.grad is not None])
     if clip is not None:
         clip_grads_with_norm_(state.parameters, clip, norm)
-    state.optimiser.step()
+    state.update()
     norms.add(norm)
 
 
@@ -131,12 +157,12 @@ def captured(one_step: Callable[[], None], state: State, batches: Batches) -> Ca
         for _ in range(WARM_UP):
             batches.position.zero_()
             one_step()
-        state.optimiser.zero_grad(set_to_none=True)
+        state.clear_gradients()
         state.restore(before)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         one_step()
-    state.optimiser.zero_grad(set_to_none=True)
+    state.clear_gradients()
     return graph.replay

@@ -1,0 +1,384 @@
+"""20 Newsgroups, SST and word vectors: from every form, against slow loops, and what is wrong is named."""
+
+import gzip
+import json
+import pickle
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import SHARED
+from trueup import InputError
+from trueup.data import load, newsgroups, sklearn_copy, vectors
+from trueup.data.newsgroups import GROUPS
+from trueup.data.texts import lines
+
+needs_texts = pytest.mark.skipif(not (SHARED / "data" / "sst").is_dir(), reason="the real texts are not here")
+
+VECTORS = {"the": (1.0, 2.0), "cat": (0.5, -1.0), "sat": (3.0, 0.0), "not": (0.25, 4.0), ")": (7.0, 8.0)}
+
+
+def write_npz(folder, content=VECTORS):
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "some.npz", vectors=np.array(list(content.values()), np.float16), words="\n".join(content))
+
+
+def write_glove(folder, content=VECTORS, name="glove.6B.2d.txt"):
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in content.items())
+    (folder / name).write_text(text)
+
+
+# ---------------------------------------------------------------------- word vectors
+
+
+@pytest.mark.parametrize("write", [write_npz, write_glove])
+def test_vectors_of_a_vocabulary(tmp_path, write):
+    write(tmp_path / "glove")
+    found = vectors.vectors_of(
+        ["cat", "dog", "n't", "the"], "auto", tmp_path, name="x", sources=[], stand_ins={"n't": "not", "the": "cat"}
+    )
+    assert found.known.tolist() == [False, True, False, True, True]
+    assert found.table.tolist() == [[0, 0], [0.5, -1], [0, 0], [0.25, 4], [1, 2]]
+    assert found.table.dtype == np.float32
+    said = vectors.unknown_tokens(np.array([[0, 0, 1, 2], [2, 2, 3, 4]]), found, ["cat", "dog", "n't", "the"])
+    assert said.startswith("3 of 6 tokens (50.0 %) have no vector in ")
+    assert said.endswith("and are zero, most often dog")
+
+
+def test_words_with_spaces_and_repeated_words(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_text("the 1 2\n. . . 3 4\nat name@domain.com 5 6\nthe 9 9\n")
+    table, known = vectors.read_text(path, {"the": 1, ". . .": 2, "at name@domain.com": 3})
+    assert table.tolist() == [[0, 0], [1, 2], [3, 4], [5, 6]]
+    assert known.tolist() == [False, True, True, True]
+
+
+BAD_VECTORS = {
+    "a torn line": ("the 1 2\ncat 3\nsat 1 1\n", "line 2: a word and 1 numbers, where line 1 has 2"),
+    "a torn last line": ("the 1 2\ncat 3", "line 2: a word and 1 numbers"),
+    "another width": ("the 1 2\ncat 3 4 5\n", "line 2: a word and 3 numbers, where line 1 has 2"),
+    "a word alone": ("the\ncat 1\n", "line 1: a word and 0 numbers, where line 1 has none"),
+    "no number": ("the 1 2\ncat 3 x\n", "line 2: the vector of 'cat': could not convert"),
+    "not finite": ("the 1 2\ncat 3 nan\n", "line 2: the vector of 'cat' is not finite"),
+    "no text": (b"the 1 2\nc\xfft 3 4\n", "line 2: not text in UTF-8"),
+    "empty": ("", "the file is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_VECTORS)
+def test_a_bad_line_of_vectors_is_named_and_nothing_is_cached(tmp_path, cache, case):
+    content, message = BAD_VECTORS[case]
+    path = tmp_path / "glove.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=f"glove.txt: {message}"):
+        vectors.vectors_of(["the", "cat"], str(path), None, name="x", sources=[])
+    assert [found for found in cache.rglob("*") if found.suffix != ".lock"] == []
+
+
+def test_bad_npz_vectors_are_named(tmp_path):
+    path = tmp_path / "v.npz"
+    for arrays, message in [
+        ({"vectors": np.ones((2, 3)), "words": "a\nb\nc"}, "3 words for vectors of float64"),
+        ({"vectors": np.ones(3), "words": "a\nb\nc"}, "3 words for vectors"),
+        ({"vectors": np.array([[1.0], [np.inf]]), "words": "a\nb"}, "line 2: the vector of 'b' is not finite"),
+        ({"vectors": np.ones((1, 1))}, "no word vectors"),
+    ]:
+        np.savez(path, **arrays)
+        with pytest.raises(InputError, match=message):
+            vectors.read_npz(path, {"a": 1})
+    path.write_bytes(b"no zip")
+    with pytest.raises(InputError, match="no word vectors"):
+        vectors.read_npz(path, {"a": 1})
+
+
+def test_vectors_are_chosen_by_name(tmp_path):
+    write_glove(tmp_path / "glove", name="glove.a.txt")
+    write_glove(tmp_path / "glove", name="glove.b.txt")
+    assert vectors.vector_file("auto", tmp_path, "x").name == "glove.a.txt"
+    assert vectors.vector_file("glove.b", tmp_path, "x").name == "glove.b.txt"
+    write_npz(tmp_path / "glove")
+    assert vectors.vector_file("auto", tmp_path, "x").name == "some.npz"
+    with pytest.raises(InputError, match=r"'glove.c' is no file, nor one of those in .*: some.npz, glove.a.txt"):
+        vectors.vector_file("glove.c", tmp_path, "x")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="x: no word vectors"):
+        vectors.vector_file("auto", tmp_path / "none", "x")
+
+
+# ---------------------------------------------------------------------- 20 Newsgroups
+
+BODIES = ["The cat sat; the cat's (mat)!", "sat_the\tdog-cat", "", "THE the The"]
+
+
+def articles(many=6):
+    """Some for each group, the header first."""
+    return [
+        {"group": group, "id": str(100 + i), "text": f"From: someone\nLines: 1\n\n{BODIES[(g + i) % 4]}\n"}
+        for g, group in enumerate(GROUPS)
+        for i in range(many)
+    ]
+
+
+def as_lines(folder, content, packed=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(article) + "\n" for article in content).encode()
+    (folder / ("x.jsonl.gz" if packed else "x.jsonl")).write_bytes(gzip.compress(text) if packed else text)
+
+
+def as_folders(folder, content):
+    for article in content:
+        place = folder / article["group"] / article["id"]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(article["text"].encode("latin-1"))
+
+
+def as_sklearn_copy(folder, content):
+    from sklearn.utils import Bunch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = Bunch(
+        data=[article["text"] for article in content],
+        target=np.array([GROUPS.index(article["group"]) for article in content]),
+        target_names=list(GROUPS),
+        filenames=np.array([article["id"] for article in content]),
+    )
+    none = Bunch(data=[], target=np.array([], int), target_names=list(GROUPS), filenames=np.array([]))
+    made = zlib.compress(pickle.dumps({"train": whole, "test": none}))
+    (folder / sklearn_copy.COPY).write_bytes(made)
+
+
+def test_every_form_gives_the_same(tmp_path, monkeypatch):
+    forms = {
+        "gzip": lambda place: as_lines(place / "20newsgroups", articles()),
+        "lines": lambda place: as_lines(place / "data" / "20newsgroups", articles(), packed=False),
+        "folders": lambda place: as_folders(place / "20_newsgroups", articles()),
+        "sklearn": lambda place: as_sklearn_copy(place, articles()),
+    }
+    found = {}
+    for form, write in forms.items():
+        write_npz(tmp_path / form / "glove")
+        write(tmp_path / form)
+        found[form] = load("20newsgroups", tmp_path / form)
+        assert load("20newsgroups", tmp_path / form).checksum == found[form].checksum
+    assert len({data.checksum for data in found.values()}) == 1
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "sklearn"))
+    monkeypatch.setenv("TRUEUP_DATA", str(tmp_path / "elsewhere"))
+    write_npz(tmp_path / "elsewhere" / "glove")
+    assert load("20newsgroups").checksum == found["gzip"].checksum
+
+
+def test_articles_become_numbers_as_in_a_slow_loop(tmp_path):
+    as_lines(tmp_path, articles())
+    write_npz(tmp_path / "glove")
+    data = load("20newsgroups", tmp_path)
+    assert [len(split) for split in data.splits().values()] == [91, 5, 24]
+    assert data.class_names == GROUPS
+    words = [w for a in articles() for w in newsgroups.tokenised(a["text"])]
+    assert set(words) == {"the", "cat", "sat", "cat's", "mat", "dog"}
+    counts = {w: words.count(w) for w in dict.fromkeys(words)}
+    order = sorted(counts, key=lambda w: -counts[w])
+    rows = torch.cat([split.inputs for split in data.splits().values()])
+    labels = torch.cat([split.labels for split in data.splits().values()])
+    expected = []
+    for article in articles():
+        numbers = [order.index(w) + 1 for w in newsgroups.tokenised(article["text"])]
+        expected.append((GROUPS.index(article["group"]), *[0] * (1000 - len(numbers)), *numbers))
+    made = [(int(label), *row.tolist()) for label, row in zip(labels, rows, strict=True)]
+    assert sorted(made) == sorted(expected)
+    assert data.words[order.index("cat") + 1].tolist() == [0.5, -1.0]
+    assert not data.words[[0, order.index("mat") + 1]].any()
+    assert data.notes[0].startswith("90 of 390 tokens (23.1 %) have no vector in some.npz (2 wide)")
+    assert data.notes[1] == "30 articles hold none of the most frequent words"
+
+
+def test_the_seed_moves_validation_and_leaves_the_test_set(tmp_path):
+    as_lines(tmp_path, articles())
+    write_npz(tmp_path / "glove")
+    first, again, other = (load("20newsgroups", tmp_path, seed=seed) for seed in (0, 0, 1))
+    papers = load("20newsgroups", tmp_path, split="mukhoti2020")
+    assert first.checksum == again.checksum
+    assert len({first.checksum, other.checksum, papers.checksum}) == 3
+    assert torch.equal(first.test.inputs, other.test.inputs)
+    assert torch.equal(first.test.labels, papers.test.labels)
+
+
+def test_a_long_article_keeps_its_end_and_rare_words_are_left_out(monkeypatch):
+    monkeypatch.setattr(newsgroups, "MOST_FREQUENT", 2)
+    long = " ".join(["rare", *["a"] * 700, *["b"] * 800])
+    made = newsgroups.prepared([newsgroups.Article("sci.med", long, ""), newsgroups.Article("sci.space", "b", "")])
+    assert made["tokens"][0].tolist() == [2] * 200 + [1] * 800
+    assert made["tokens"][1].tolist() == [0] * 999 + [1]
+
+
+def spoilt(row, **changes):
+    content = articles()
+    content[row] = content[row] | changes
+    return content
+
+
+BAD_ARTICLES = {
+    "an empty article": (spoilt(4, text="  \n"), "line 5: the article is empty"),
+    "a zero byte": (spoilt(7, text="From: x\n\na\0b"), "line 8: holds a zero byte"),
+    "another group": (spoilt(2, group="alt.swine"), "line 3: 'alt.swine' is none of the twenty groups"),
+    "a number": (spoilt(3, text=5), "line 4: group and text have to be texts"),
+    "no text": ([*articles(), {"group": "sci.med"}], r"line 121: expected an object .*KeyError\('text'\)"),
+    "a list": ([*articles(), []], "line 121: expected an object"),
+    "a group is missing": ([a for a in articles() if a["group"] != "sci.med"], "no article of sci.med"),
+    "no article": ([], "no article of alt.atheism"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARTICLES)
+def test_a_bad_article_is_named_and_nothing_is_cached(tmp_path, cache, case):
+    content, message = BAD_ARTICLES[case]
+    as_lines(tmp_path, content)
+    with pytest.raises(InputError, match=f"x.jsonl.gz: {message}"):
+        load("20newsgroups", tmp_path)
+    assert [found for found in cache.rglob("*") if found.suffix != ".lock"] == []
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"no gzip", lambda b: gzip.compress(b"{\n")])
+def test_a_damaged_file_of_articles_is_named(tmp_path, damage):
+    as_lines(tmp_path, articles())
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=r"x.jsonl.gz: (cannot be read|line 1: expected an object)"):
+        load("20newsgroups", tmp_path)
+
+
+def test_bad_files_of_a_folder_are_named(tmp_path):
+    (tmp_path / "alt.atheism").mkdir()
+    with pytest.raises(InputError, match=r"alt.atheism: no articles in it"):
+        load("20newsgroups", tmp_path)
+    as_folders(tmp_path, articles())
+    (tmp_path / "sci.med" / "102").write_bytes(b"")
+    with pytest.raises(InputError, match=r"sci.med/102: the article is empty"):
+        load("20newsgroups", tmp_path)
+    (tmp_path / "sci.med" / "102").write_bytes(b"From: x\n\n\x00\x01\x02")
+    with pytest.raises(InputError, match=r"sci.med/102: holds a zero byte; it is no text"):
+        load("20newsgroups", tmp_path)
+
+
+class Evil:
+    def __reduce__(self):
+        return exec, ("raise SystemExit(3)",)
+
+
+def test_nothing_in_scikit_learns_copy_is_executed(tmp_path):
+    path = tmp_path / sklearn_copy.COPY
+    for content in (Evil(), {"train": {"data": [Evil()]}}, {"train": 3}, {"train": {"target": [0], "data": [b"x"]}}):
+        path.write_bytes(zlib.compress(pickle.dumps(content)))
+        with pytest.raises(InputError, match="not scikit-learn's copy"):
+            load("20newsgroups", tmp_path)
+    path.write_bytes(b"junk")
+    with pytest.raises(InputError, match="not scikit-learn's copy"):
+        load("20newsgroups", tmp_path)
+
+
+def test_texts_that_are_not_there_say_where_was_looked(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+    for name, message in (("20newsgroups", "no articles .*20_newsgroups"), ("sst", "no trees .*trainDevTestTrees")):
+        with pytest.raises(InputError, match=f"{name}: {message}"):
+            load(name, tmp_path)
+        with pytest.raises(InputError, match="TRUEUP_DATA"):
+            load(name)
+    as_lines(tmp_path, articles())
+    with pytest.raises(InputError, match=r"20newsgroups: no word vectors.*glove.6B.zip"):
+        load("20newsgroups", tmp_path)
+
+
+# ---------------------------------------------------------------------- SST
+
+TREES = {
+    "train": ["(3 (2 The) (4 (2 Cat) (3 sat)))", "(2 (2 The) (2 -LRB-))", "(0 (1 n't) (2 8\N{NO-BREAK SPACE}1/2))"],
+    "dev": ["(1 (2 the) (0 zebra))"],
+    "test": ["(4 cat)", "(2 cat)"],
+}
+
+
+def write_trees(folder, content=TREES, packed=False):
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, some in content.items():
+        text = "".join(tree + "\n" for tree in some).encode()
+        (folder / f"{part}.txt{'.gz' * packed}").write_bytes(gzip.compress(text) if packed else text)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("folder", ["sst", "data/sst", "trainDevTestTrees_PTB/trees", "."])
+def test_trees_are_what_the_files_hold(tmp_path, folder, packed):
+    write_trees(tmp_path / folder, packed=packed)
+    write_glove(tmp_path / "glove")
+    data = load("sst", tmp_path)
+    assert [len(split) for split in data.splits().values()] == [2, 1, 1]  # without the neutral roots
+    assert data.input_shape == (5, 2)
+    assert data.class_names == ("negative", "positive")
+    words = {"the": 1, "cat": 2, "sat": 3, "-lrb-": 4, "n't": 5, "8\N{NO-BREAK SPACE}1/2": 6, "zebra": 7}
+    assert data.train.inputs.tolist() == [
+        [[0, 0], [words["the"], 1], [0, 1], [words["cat"], 2], [words["sat"], 2]],
+        [[0, 0], [words["n't"], 1], [words["8\N{NO-BREAK SPACE}1/2"], 1], [0, -1], [0, -1]],
+    ]
+    assert data.train.labels.tolist() == [1, 0]
+    assert data.train.targets.tolist() == [[1, 2, 1, 2, 1], [0, 0, 2, -100, -100]]
+    assert data.val.targets.tolist() == [[0, 2, 0, -100, -100]]
+    assert data.test.inputs[0].tolist() == [[words["cat"], 0], [0, -1], [0, -1], [0, -1], [0, -1]]
+    assert data.words[words["n't"]].tolist() == [0.25, 4.0]  # that of "not"
+    assert not data.words[[0, words["-lrb-"], words["zebra"]]].any()
+    assert "2 of 8 tokens (25.0 %) have no vector in glove.6B.2d.txt (2 wide)" in data.notes[0]
+
+
+BAD_TREES = {
+    "unbalanced": ("(3 (2 It) (4 works)", "1 bracket never closed"),
+    "a label too large": ("(3 (2 It) (5 works))", "the label '5' is not one of 0, 1, 2, 3, 4"),
+    "an empty line": ("", "there is no tree"),
+    "three parts": ("(3 (2 a) (2 b) (2 c))", "expected a label and a word, or a label and two trees"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TREES)
+def test_a_bad_tree_is_named_and_nothing_is_cached(tmp_path, cache, case):
+    line, message = BAD_TREES[case]
+    write_trees(tmp_path, TREES | {"dev": [*TREES["dev"], line]})
+    with pytest.raises(InputError, match=f"dev.txt: line 2: {message}"):
+        load("sst", tmp_path)
+    assert [found for found in cache.rglob("*") if found.suffix != ".lock"] == []
+
+
+def test_other_bad_files_of_trees_are_named(tmp_path):
+    write_trees(tmp_path)
+    (tmp_path / "test.txt").write_bytes(b"(4 cat)\n(4 \xff)\n")
+    with pytest.raises(InputError, match=r"test.txt: line 2: not text in UTF-8"):
+        load("sst", tmp_path)
+    (tmp_path / "test.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"test.txt: the file is empty"):
+        load("sst", tmp_path)
+    (tmp_path / "test.txt").unlink()
+    with pytest.raises(InputError, match=r"test.txt: no such file, nor with .gz"):
+        load("sst", tmp_path)
+
+
+# ---------------------------------------------------------------------- the real ones
+
+
+@needs_texts
+def test_the_real_trees(tmp_path):
+    data = load("sst", SHARED)
+    assert [len(split) for split in data.splits().values()] == [6920, 872, 1821]
+    nodes = data.train.inputs[..., 1] >= 0
+    leaves = (data.train.inputs[..., 0] > 0).sum(1)
+    assert torch.equal(nodes.sum(1), 2 * leaves - 1)
+    assert torch.equal(nodes, data.train.targets != -100)
+    assert "12595 of 185621 tokens (6.8 %)" in data.notes[0]
+    path = SHARED / "data" / "sst" / "train.txt.gz"
+    assert sum("\N{NO-BREAK SPACE}" in line for _, line in lines(path)) > 0
+
+
+@needs_texts
+def test_the_real_newsgroups():
+    data = load("20newsgroups", SHARED)
+    assert [len(split) for split in data.splits().values()] == [15_098, 900, 3999]
+    assert data.words.shape == (20_000, 100)
+    assert data.notes[1].startswith("44 articles")
+    assert sum(split.labels.bincount() for split in data.splits().values()).tolist() == [1000] * 15 + [997] + [1000] * 4
