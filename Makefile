@@ -7,9 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
-# An oracle of the tests. Without its dependencies: one of them wants a torchvision that fits no CPU build of torch, and
+# Oracles of the tests. Without their dependencies: one of them wants a torchvision that fits no CPU build of torch, and
 # its mere presence breaks torchmetrics.
-CURVLINOPS := curvlinops-for-pytorch backpack-for-pytorch einconv einops unfoldNd
+ORACLES := curvlinops-for-pytorch backpack-for-pytorch einconv einops unfoldNd pyhessian hessian-eigenthings==1.0.0a5
 
 .PHONY: install study test test-slow check docs format bench bench-losses bench-coverage bench-calibrators bench-curvature bench-trees clean
 
@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing trueup and what its tests and checks need"
 	@$(PIP) -e '.[dev]'
 	@$(PIP) linear_operator opt_einsum tqdm
-	@$(PIP) --no-deps $(CURVLINOPS)
+	@$(PIP) --no-deps $(ORACLES)
 	@touch $@
 
 # Every loss on the digits that come with scikit-learn, before and after calibration.

@@ -31,7 +31,38 @@ def batch_norm():
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.GELU(), nn.Linear(6, 4))
 
 
-NETS = {"mlp": mlp, "relu-mlp": relu_mlp, "cnn": cnn, "batch-norm": batch_norm}
+def tied():
+    return Tied()
+
+
+class Tied(nn.Module):
+    """One matrix used twice: a net of linear steps that is not linear in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(5, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.outer(self.inner(torch.relu(self.inner(x))))
+
+
+def wide_mlp():
+    return nn.Sequential(nn.Linear(5, 40), nn.Tanh(), nn.Linear(40, 4))
+
+
+def wide_cnn():
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 12, 3), nn.ReLU(), nn.Conv1d(12, 10, 2), nn.Flatten(), nn.Linear(20, 4)
+    )
+
+
+def wide_batch_norm():
+    return nn.Sequential(nn.Linear(5, 36), nn.BatchNorm1d(36), nn.GELU(), nn.Linear(36, 4))
+
+
+NETS = {"mlp": mlp, "relu-mlp": relu_mlp, "cnn": cnn, "batch-norm": batch_norm, "tied": tied}
+WIDE = {"wide-mlp": wide_mlp, "wide-cnn": wide_cnn, "wide-batch-norm": wide_batch_norm}
+"""With more parameters than the largest space that a trace is exact in."""
 SAMPLES = 30
 
 
@@ -43,7 +74,7 @@ def case(name="mlp", seed=0, dtype=torch.float64):
     y = (x[:, :4] + 0.7 * torch.randn(SAMPLES, 4, generator=generator, dtype=torch.float64)).argmax(1)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = NETS[name]().double().train()
+        model = (NETS | WIDE)[name]().double().train()
         optimiser = torch.optim.Adam(model.parameters(), 0.03)
         for _ in range(60):
             optimiser.zero_grad()

@@ -12,7 +12,7 @@ from tests.curvature.cases import written_out
 from tests.train.small import SMALL
 from trueup import losses
 from trueup.cli import app
-from trueup.papers.kimura2024 import measured_losses, stored_net
+from trueup.papers.kimura2024.measure import measured_losses, stored_net
 from trueup.train import load_run, train
 
 pytestmark = pytest.mark.filterwarnings(
@@ -58,7 +58,7 @@ def test_the_net_is_the_one_that_was_trained(run):
 def test_for_people(run):
     done = inside(run.folder, "--samples", 10)
     assert done.exit_code == 0
-    for word in ("λ max", "trace", "cross-entropy", "10 val samples", "curvature.json"):
+    for word in ("λ max", "trace", "exact", "cross-entropy", "10 val samples", "curvature.json"):
         assert word in re.sub(r"\s+", " ", done.stdout)
 
 

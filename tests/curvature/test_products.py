@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.curvature.cases import NETS, case, written_out
 from trueup import losses
-from trueup.curvature import curvature
+from trueup.curvature import curvature, layer_traces, spectral_density, top_eigenvalues, trace
 from trueup.inputs import InputError
 
 pytestmark = pytest.mark.filterwarnings(
@@ -136,31 +136,53 @@ class Anew:
         yield torch.randn(3, 5), torch.tensor([0, 1, 2])
 
 
-@pytest.mark.parametrize(
-    ("model", "loss", "data", "says"),
-    [
-        (frozen(), CE, BATCH, "no parameters that require gradients"),
-        (nan(), CE, BATCH, "parameter bias holds NaN"),
-        (nn.Linear(5, 4), CE, [], "no samples"),
-        (nn.Linear(5, 4), CE, iter(BATCH), "an iterator can be read once"),
-        (nn.Linear(5, 4), CE, (x for x in BATCH), "an iterator can be read once"),
-        (nn.Linear(5, 4), CE, BATCH[0], r"expected batches \(inputs, labels\)"),
-        (nn.Linear(5, 4), CE, Anew(), "not the same in every pass"),
-        (nn.Linear(5, 4), losses.CrossEntropy(reduction="none"), BATCH, "its reduction is 'none'"),
-        (
-            nn.Linear(5, 4),
-            losses.CrossEntropy(ignore_index=0),
-            [(BATCH[0][0], torch.zeros(3).long())],
-            "all are ignored",
-        ),
-        (nn.Linear(5, 4), lambda z, y: z.sum(1), BATCH, "expected one number"),
-        (nn.Linear(5, 4), norm, BATCH, "not twice differentiable"),
-        (nn.Linear(5, 4), lambda z, y: Once.apply(z), BATCH, "no derivative here|cannot be differentiated twice"),
-    ],
-)
+BAD = [
+    (frozen(), CE, BATCH, "no parameters that require gradients"),
+    (nan(), CE, BATCH, "parameter bias holds NaN"),
+    (nn.Linear(5, 4), CE, [], "no samples"),
+    (nn.Linear(5, 4), CE, iter(BATCH), "an iterator can be read once"),
+    (nn.Linear(5, 4), CE, (x for x in BATCH), "an iterator can be read once"),
+    (nn.Linear(5, 4), CE, BATCH[0], r"expected batches \(inputs, labels\)"),
+    (nn.Linear(5, 4), CE, Anew(), "not the same in every pass"),
+    (nn.Linear(5, 4), losses.CrossEntropy(reduction="none"), BATCH, "its reduction is 'none'"),
+    (
+        nn.Linear(5, 4),
+        losses.CrossEntropy(ignore_index=0),
+        [(BATCH[0][0], torch.zeros(3).long())],
+        "all are ignored",
+    ),
+    (nn.Linear(5, 4), lambda z, y: z.sum(1), BATCH, "expected one number"),
+    (nn.Linear(5, 4), norm, BATCH, "not twice differentiable"),
+    (nn.Linear(5, 4), lambda z, y: Once.apply(z), BATCH, "no derivative here|cannot be differentiated twice"),
+]
+
+
+@pytest.mark.parametrize(("model", "loss", "data", "says"), BAD)
 def test_what_cannot_be_used_is_told(model, loss, data, says):
     with pytest.raises((InputError, NotImplementedError), match=says):
         curvature(model, loss, data) @ torch.ones(sum(p.numel() for p in model.parameters()))
+
+
+@pytest.mark.parametrize("estimate", [top_eigenvalues, trace, layer_traces, spectral_density])
+def test_every_estimate_tells_it(estimate):
+    for model, loss, data, says in BAD:
+        if says != "an iterator can be read once":  # which the one before may have read
+            with pytest.raises((InputError, NotImplementedError), match=says):
+                estimate(model, loss, data)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "place"),
+    [(top_eigenvalues, "krylov.Krylov.grow"), (spectral_density, "spectrum._tridiagonals"),
+     (trace, "grams.plain_grams"), (layer_traces, "grams.plain_grams")],
+)  # fmt: skip
+def test_too_little_memory_for_an_estimate_is_told(estimate, place, monkeypatch):
+    def scarce(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(f"trueup.curvature.{place}", scarce)
+    with pytest.raises(InputError, match="too little memory for some dozens of vectors of 24 numbers"):
+        estimate(nn.Linear(5, 4), CE, BATCH)
 
 
 def test_names_and_shapes_are_checked():

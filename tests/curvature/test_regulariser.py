@@ -70,6 +70,31 @@ def test_softmax_regression_is_exact_and_needs_no_probe(loss, bias):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+@pytest.mark.parametrize("loss", [losses.CrossEntropy, losses.Brier])
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("net", ["mlp", "linear"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ignored_samples_do_not_count(net, kind, loss, reduction):
+    model, x, y = batch("mlp")
+    model = nn.Linear(5, 4).double() if net == "linear" else model
+    keep = y != 2
+    assert 0 < int(keep.sum()) < len(y)
+    masked = torch.where(keep, y, 255)
+    found = []
+    for inputs, labels in ((x, masked), (x[keep], y[keep])):
+        torch.manual_seed(3)
+        penalty = HessianTrace(1.0, kind=kind, loss=loss(ignore_index=255, reduction=reduction))
+        found.append(penalty.penalty(model, inputs, labels))
+    torch.testing.assert_close(*found)
+
+
+def test_a_label_that_is_ignored_by_the_other_loss_alone_is_told():
+    model, x, y = batch("relu-mlp")
+    both = losses.Focal(2, ignore_index=255) + HessianTrace(1.0)
+    with pytest.raises(InputError, match=r"labels: row 0 is 255, outside 0 to 3"):
+        both.penalty(model, x, torch.full_like(y, 255))
+
+
 def test_more_probes_have_less_noise():
     model, x, y = batch("mlp")
     torch.manual_seed(0)

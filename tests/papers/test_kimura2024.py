@@ -1,55 +1,145 @@
-"""What kimura2024 claims, judged without a network, and the curvature of stored runs."""
+"""What kimura2024 claims, judged without a network and on points made up; a small grid trained, measured and kept."""
 
 import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from typer.testing import CliRunner
 
-from trueup.papers import kimura2024
+from tests.papers.conftest import RESULTS
+from tests.train.small import SMALL
+from trueup.cli import app
+from trueup.inputs import InputError
+from trueup.papers import kimura2024, open_runs, page
+from trueup.papers.kimura2024 import drawing, grid, networks, theory
+from trueup.papers.kimura2024.grid import Place
+from trueup.papers.kimura2024.networks import Point
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
+from trueup.papers.stored import checked_run, load_runs, run_name
+from trueup.train import named
+
+PAGE = Path(__file__).parents[2] / "docs" / "curvature.md"
 
 
 def test_the_grid_has_every_gamma_and_every_tau_once():
-    grid = kimura2024.recipes()
-    assert len(grid) == 2 * 8 + 2 * 5 + 5 * 3
-    losses = [recipe.loss for recipe in grid.values() if recipe.model == "resnet18"]
+    recipes = kimura2024.recipes()
+    assert len(recipes) == 2 * 8 + 2 * 5 + 5 * 3 + 5 * 3
+    losses = [recipe.loss for recipe in recipes.values() if recipe.model == "resnet18"]
     assert losses == ["cross-entropy", *(f"focal:{g}" for g in (1, 2, 3, 4, 5, 7, 10))]
-    assert sum("hessian-trace" in recipe.loss for recipe in grid.values()) == 12
+    assert sum("hessian-trace" in recipe.loss for recipe in recipes.values()) == 12 + 12
+    assert {recipe.data for recipe in recipes.values()} == {"cifar10", "digits"}
+
+
+# ---------------------------------------------------------------------- theory
 
 
 def test_what_needs_no_network():
-    lemma, sharpness, constraint, bound = kimura2024.analysis()
-    assert lemma.verdict == HOLDS
-    assert sharpness.verdict == FAILS
-    assert "gamma 3: larger for p in (0.078, 0.562), negative below" in sharpness.evidence
-    assert constraint.verdict == FAILS
-    assert bound.verdict == UNTESTED
+    found = theory.analysis()
+    verdicts = [(finding.where, finding.verdict) for finding in found]
+    assert verdicts == [
+        ("Figure 1, caption", FAILS), ("Figure 1, caption", FAILS), ("Figure 1, caption", HOLDS), ("Lemma 1", HOLDS),
+        ("Theorem 1, corollaries", HOLDS), ("Theorem 1", FAILS), ("Theorem 1, corollaries", HOLDS),
+        ("PAC-Bayes remark", UNTESTED), ("Theorem 2", FAILS),
+    ]  # fmt: skip
+    assert "gamma 3: larger for p in (0.078, 0.562), negative below 0.057" in found[-1].evidence
 
 
 def test_figure_1_has_cross_entropy_at_gamma_0():
-    rows = {row[0]: row[1:] for row in kimura2024.figure_1().rows}
+    rows = {row[0]: row[1:] for row in theory.figure_1().rows}
     assert rows["0"][1] == "0.6931, -2.0000"
     assert rows["1"][1] == "0.3466, -1.6931"
 
 
-def point(loss, top, ece, trace, lr=0.1, epochs=105, net="resnet18"):
-    def measured(value):
-        return {"lambda_max": {"value": value}, "trace": {"value": trace, "stderr": 0.1}}
+def test_its_slope_is_that_of_autograd():
+    p = torch.linspace(0.01, 0.99, 30, dtype=torch.float64, requires_grad=True)
+    for gamma in (0.0, 0.5, 3.0):
+        loss, slope = theory.loss_and_slope(p, gamma)
+        torch.testing.assert_close(loss, -((1 - p) ** gamma) * p.log())
+        torch.testing.assert_close(slope, torch.autograd.grad((-((1 - p) ** gamma) * p.log()).sum(), p)[0])
 
-    recipe = {"loss": loss, "lr": lr, "epochs": epochs, "model": net}
-    return {"recipe": recipe, "error": 0.05, "ece": ece, "own": measured(top), "cross-entropy": measured(1 - top)}
+
+@pytest.mark.parametrize("multiplier", [0.05, 1.0, 20.0])
+def test_the_entropy_constrained_minimiser_is_one(multiplier):
+    posterior = np.array([0.5, 0.3, 0.15, 0.05])
+    q = theory.entropy_constrained(posterior, multiplier)
+    assert q.sum() == pytest.approx(1)
+
+    def value(z):
+        p = torch.tensor(z).softmax(0).numpy()
+        return -(posterior * np.log(p)).sum() + multiplier * (p * np.log(p)).sum()
+
+    best = value(np.log(q))
+    generator = np.random.default_rng(0)
+    assert all(value(np.log(q) + 0.1 * generator.standard_normal(4)) > best for _ in range(200))
 
 
-def test_verdicts_follow_the_numbers():
-    points = [point("cross-entropy", 0.9, 0.04, 9), point("focal:1", 0.5, 0.03, 8), point("focal:10", 0.2, 0.01, 7)]
-    own, plain = kimura2024.by_gamma(points)
-    assert (own.verdict, plain.verdict) == (HOLDS, FAILS)
-    assert "0.9, 0.5, 0.2" in own.evidence
-    small = {"epochs": 30, "net": "mlp"}
-    points = [
-        point("cross-entropy", 1, 0.02, 9, **small), point("cross-entropy+hessian-trace:0.1", 1, 0.03, 2, **small)
+# ---------------------------------------------------------------------- verdicts on points made up
+
+
+def point(place, own, plain, trace, ece, error=0.05):
+    def measured(top):
+        return {
+            "lambda_max": {"value": top, "residual": 0.0, "converged": True},
+            "lowest": -0.1, "trace": {"value": trace, "stderr": 0.0, "converged": True},
+        }  # fmt: skip
+
+    run = SimpleNamespace(
+        history=[{"test": {"ece": ece, "error": error, "nll": 0.2}}],
+        test=SimpleNamespace(logits=torch.eye(10), labels=torch.arange(10)),
+    )
+    return Point("run", place, run, {"losses": {"own": measured(own), "cross-entropy": measured(plain)}})
+
+
+def with_gammas(net, own, plain, traces, eces):
+    rows = zip(grid.NETS[net], own, plain, traces, eces, strict=True)
+    return [point(Place("gamma", net, gamma=g), o, c, t, e) for g, o, c, t, e in rows]
+
+
+def test_verdicts_on_gamma_follow_the_numbers():
+    rising, falling = list(range(1, 9)), list(range(8, 0, -1))
+    u_shape = [0.05, 0.04, 0.03, 0.01, 0.02, 0.03, 0.04, 0.05]
+    points = with_gammas("resnet18", falling, rising, falling, u_shape)
+    own, plain, cnn, vit, between = networks.gamma_findings(points)
+    assert [f.verdict for f in (own, plain, cnn, vit, between)] == [HOLDS, FAILS, HOLDS, UNTESTED, HOLDS]
+    assert "ResNet-18: 8, 7, 6, 5, 4, 3, 2, 1" in own.evidence
+    assert "1.00 % at gamma 3" in cnn.evidence
+    points = with_gammas("resnet18", falling, falling, falling, falling)
+    own, plain, cnn, vit, between = networks.gamma_findings(points)
+    assert [f.verdict for f in (own, plain, cnn, vit, between)] == [HOLDS, HOLDS, FAILS, UNTESTED, FAILS]
+    assert len(networks.gamma_sheet(points).rows) == 8
+    assert all(f.verdict == UNTESTED for f in networks.gamma_findings([]))
+
+
+def test_verdicts_on_tau_leave_out_a_net_that_has_learnt_nothing():
+    eces = {0.0: 0.05, 1e-5: 0.04, 1e-4: 0.03, 3e-4: 0.02}
+    points = [point(Place("tau", "mlp", tau=tau, lr=0.01), 1, 1, 10 * ece, ece) for tau, ece in eces.items()]
+    trace, _, ece, on_digits = networks.tau_findings(points)
+    assert (trace.verdict, ece.verdict, on_digits.verdict) == (HOLDS, HOLDS, UNTESTED)
+    seeds = [
+        point(Place("digits", "mlp", tau=tau, seed=seed), 1, 1, 1 - tau, 0.01 + tau / 10, error=0.9 if tau else 0.02)
+        for tau in (0.0, 0.1) for seed in range(3)
     ]  # fmt: skip
-    trace, ece = kimura2024.by_tau(points)
-    assert (trace.verdict, ece.verdict) == (HOLDS, FAILS)
+    _, trace, _, ece = networks.tau_findings(seeds)
+    assert "Left out of the rank: tau 0.1" in ece.evidence
+    assert trace.verdict == ece.verdict == FAILS
+    assert networks.digits_sheet(seeds).rows[0][:3] == ("0", "3", "2 ± 0")
+
+
+def test_figures_of_what_is_there(tmp_path):
+    pytest.importorskip("matplotlib")
+    points = with_gammas("resnet18", range(8), range(8), range(8), [0.1] * 8)
+    points += [point(Place("tau", "mlp", tau=tau, lr=0.01), 1, 1, 1, 0.1) for tau in grid.TAUS]
+    points += [point(Place("digits", "mlp", tau=tau, seed=s), 1, 1, 1, 0.1) for tau in grid.DIGITS_TAUS for s in (0, 1)]
+    names = [path.name for path in drawing.draw(points, tmp_path)]
+    assert names == ["figure1.svg", "figure2.svg", "figure3.svg", "figure4.svg", "digits.svg"]
+    assert [path.name for path in drawing.draw([], tmp_path)] == ["figure1.svg"]
+
+
+# ---------------------------------------------------------------------- runs
 
 
 def test_without_runs_all_is_missing_and_it_still_prints(tmp_path):
@@ -60,7 +150,80 @@ def test_without_runs_all_is_missing_and_it_still_prints(tmp_path):
     assert "Figure 1" in found.markdown()
 
 
-def test_figure_1_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    (path,) = kimura2024.draw(tmp_path, tmp_path / "figures")
-    assert path.stat().st_size > 1000
+def test_the_page_is_what_the_command_writes():
+    told = page([kimura2024.reproduce(RESULTS)], "curvature.md")
+    assert PAGE.read_text() == told, "run: trueup reproduce kimura2024 --docs docs/curvature.md"
+    for line in told.splitlines():
+        if line.startswith("!["):
+            assert (PAGE.parent / line.partition("](")[2].rstrip(")")).is_file()
+
+
+def test_stored_curvature_belongs_to_its_run():
+    points = networks.stored_points(RESULTS)
+    assert {point.place.figure for point in points} >= {"digits"}
+    for each in points:
+        assert each.measured["digest"] == each.run.recipe.digest
+        assert each.plain["trace"]["converged"]
+        assert each.plain["lambda_max"]["converged"]
+        assert each.plain["trace"]["value"] > each.plain["lambda_max"]["value"] > 0
+
+
+@pytest.fixture
+def small(monkeypatch):
+    base = named("gaussians", data=SMALL.data, model="mlp:8", epochs=2, milestones=(1,), factors=(0.1,))
+    made = [
+        (Place("gamma", "mlp", gamma=g, lr=0.1), base.changed({"loss": f"focal:{g}" if g else "cross-entropy"}))
+        for g in (0, 1, 3)
+    ]
+    made.append((Place("tau", "mlp", tau=0.1, lr=0.1), base.changed({"loss": "cross-entropy+hessian-trace:0.1"})))
+    places = {run_name(recipe): (place, recipe) for place, recipe in made}
+    for module in (grid, networks, kimura2024):
+        monkeypatch.setattr(module, "places", lambda: places)
+    return {name: recipe for name, (_, recipe) in places.items()}
+
+
+def test_a_grid_is_trained_measured_kept_and_resumed(small, tmp_path):
+    results, work = tmp_path / "results", tmp_path / "work"
+
+    def again(*more):
+        arguments = ["reproduce", "kimura2024", "--results", results, "--out", work, "--json", *more]
+        done = CliRunner().invoke(app, [*map(str, arguments)])
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    results.mkdir()
+    found = again("--retrain", "--device", "cpu")
+    assert found["missing"] == []
+    assert {row["name"] for row in found["networks"]} == set(small)
+    for row in found["networks"]:
+        losses = row["curvature"]["losses"]
+        assert set(losses) == {row["recipe"]["loss"].partition("+hessian")[0], "cross-entropy"}
+        assert losses["cross-entropy"]["trace"]["stderr"] == 0
+    assert any(claim["verdict"] != UNTESTED and claim["where"].startswith("Figure 2") for claim in found["claims"])
+    kept = load_runs(results / "kimura2024")
+    assert set(kept) == set(small)
+    assert not any((run.folder / "weights.safetensors").exists() for run in kept.values())
+    # as if stopped before one was measured: it is not trained again
+    name, stored = next(iter(kept.items()))
+    trained = (work / name / "run.json").read_text()
+    (stored.folder / "curvature.json").unlink()
+    (results / "kimura2024" / "SHA256SUMS").unlink()
+    (work / name / "curvature.json").unlink()
+    assert list(open_runs(small, results, files=kimura2024.FILES)) == [name]
+    assert again()["missing"] == [name]
+    assert again("--retrain", "--device", "cpu")["missing"] == []
+    assert (work / name / "run.json").read_text() == trained
+    assert open_runs(small, results, files=kimura2024.FILES) == {}
+
+
+def test_curvature_of_another_run_is_refused(tmp_path):
+    source = networks.stored_points(RESULTS)[0].run.folder
+    folder = tmp_path / source.name
+    shutil.copytree(source, folder)
+    content = json.loads((folder / "curvature.json").read_text()) | {"digest": "0" * 16}
+    (folder / "curvature.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"curvature.json: of another recipe than"):
+        checked_run(folder)
+    (folder / "curvature.json").write_text("{")
+    with pytest.raises(InputError, match=r"curvature.json: damaged"):
+        checked_run(folder)

@@ -12,7 +12,8 @@ class Estimate:
     """What all have in common."""
 
     products: int
-    """How many products of the matrix with a vector it took; each is a pass over all data."""
+    """How many products of the matrix with a vector it took; each is a pass over all data. Of a trace without probes:
+    the backward passes, one for each logit."""
     converged: bool
     """Whether the accuracy that was asked for is reached."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,38 @@ VECTORS_AT_ONCE = {"cpu": 4, "cuda": 16}
 """How many vectors go through the network together: more share its forward pass, and take more memory."""
 
 
+class Options(TypedDict, total=False):
+    """What ``curvature`` takes beside the model, the loss and the data; every estimate passes it on."""
+
+    matrix: str
+    parameters: Iterable[str] | None
+    vectors_at_once: int | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The loss of a model over all samples, as a function of some of its weights."""
+
+    model: nn.Module
+    weights: Weights
+    criterion: Callable[[Tensor, Tensor], Tensor]
+    samples: Samples
+    fisher: bool
+
+    def logits(self, weights: Weights, inputs: Tensor) -> Tensor:
+        return functional_call(self.model, weights, (inputs,))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of a batch; for the Fisher matrix something that has its second derivative in the logits."""
+        if self.fisher:  # diag p - p p' is that of log sum exp, whatever the label
+            sums = logits.logsumexp(1)
+            return sums.sum() if self.samples.reduction == "sum" else sums.mean()
+        value = self.criterion(logits, labels)
+        if value.ndim:
+            raise InputError(f"loss: expected one number for a batch, got shape {tuple(value.shape)}")
+        return value
+
+
 @dataclass(frozen=True)
 class Curvature:
     """A symmetric P x P matrix that is known by its products."""
@@ -38,6 +70,9 @@ class Curvature:
     device: torch.device
     rows: Callable[[Tensor], Tensor]
     """(m, P) float64 vectors, one a row -> their (m, P) products in float64."""
+    matrix: str
+    problem: Problem
+    """What it is the curvature of."""
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """The product with a vector (P,) or with the columns of (P, m), in float64."""
@@ -68,30 +103,56 @@ def curvature(
     >>> curvature(torch.nn.Linear(2, 3), CrossEntropy(), batches).layers
     {'weight': slice(0, 6, None), 'bias': slice(6, 9, None)}
     """
-    if matrix not in PRODUCTS:
-        raise InputError(f"matrix: expected one of {', '.join(PRODUCTS)}, got {matrix!r}")
+    if matrix not in MATRICES:
+        raise InputError(f"matrix: expected one of {', '.join(MATRICES)}, got {matrix!r}")
     weights = selected(model, parameters)
-    first = next(iter(weights.values()))
-    at_once = VECTORS_AT_ONCE.get(first.device.type, 8)
-    at_once = at_once if vectors_at_once is None else count(vectors_at_once, "vectors_at_once")
-    samples = Samples(data, loss, first)
-    layers = _layers(weights)
+    at_once = None if vectors_at_once is None else count(vectors_at_once, "vectors_at_once")
+    samples = Samples(data, loss, next(iter(weights.values())))
+    return matrix_of(Problem(model, weights, loss, samples, matrix == "fisher"), matrix, at_once)
+
+
+def matrix_of(problem: Problem, matrix: str, vectors_at_once: int | None = None) -> Curvature:
+    """One of ``PRODUCTS`` as a matrix."""
+    weights = problem.weights
+    layers, device = _layers(weights), next(iter(weights.values())).device
+    at_once = vectors_at_once or VECTORS_AT_ONCE.get(device.type, 8)
 
     def rows(vectors: Tensor) -> Tensor:
         nonlocal at_once
         total = torch.zeros_like(vectors)
-        with evaluating(model):
-            for inputs, labels, share in samples:
-                product = _of_batch(PRODUCTS[matrix], model, loss, inputs, labels, weights, matrix == "fisher")
+        with evaluating(problem.model):
+            for inputs, labels, share in problem.samples:
+                product = _of_batch(PRODUCTS[matrix], problem, inputs, labels)
                 at_once = _add_products(total, product, vectors, share, weights, layers, at_once)
-        if not bool(torch.isfinite(total).all()):
-            raise InputError(
-                "loss: a product with its second derivative is not finite; it is not twice differentiable at these "
-                "weights and samples, or the logits have overflown"
-            )
-        return total
+        return finite(total)
 
-    return Curvature(sum(w.numel() for w in weights.values()), layers, first.device, rows)
+    return Curvature(sum(w.numel() for w in weights.values()), layers, device, rows, matrix, problem)
+
+
+def finite(derivatives: Tensor) -> Tensor:
+    if not bool(torch.isfinite(derivatives).all()):
+        raise InputError(
+            "loss: a product with its second derivative is not finite; it is not twice differentiable at these "
+            "weights and samples, or the logits have overflown"
+        )
+    return derivatives
+
+
+@contextmanager
+def made_curvature(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], data: Iterable[Any], **options: Unpack[Options]
+) -> Iterator[Curvature]:
+    """``curvature``, for an estimate within: the vectors that it keeps can be too many for the machine."""
+    made = curvature(model, loss, data, **options)
+    try:
+        yield made
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise InputError(
+            f"too little memory for some dozens of vectors of {made.size} numbers; "
+            "choose fewer parameters, or a device with more"
+        ) from None
 
 
 def _hessian_product(
@@ -109,7 +170,18 @@ def _ggn_product(
     return back(bent)[0]
 
 
-PRODUCTS: dict[str, Product] = {"hessian": _hessian_product, "ggn": _ggn_product, "fisher": _ggn_product}
+def _rest_product(
+    network: Callable[[Weights], Tensor], loss: Callable[[Tensor], Tensor], weights: Weights, vector: Weights
+) -> Weights:
+    """Of H - J' H_z J: the second derivatives of the logits, weighted with the slope of the loss in each."""
+    slopes = grad(loss)(network(weights))
+    return jvp(grad(lambda w: (slopes * network(w)).sum()), (weights,), (vector,))[1]
+
+
+MATRICES = ("hessian", "ggn", "fisher")
+PRODUCTS: dict[str, Product] = {
+    "hessian": _hessian_product, "ggn": _ggn_product, "fisher": _ggn_product, "rest": _rest_product
+}  # fmt: skip
 
 
 def selected(model: nn.Module, parameters: Iterable[str] | None = None) -> Weights:
@@ -152,7 +224,8 @@ class Samples:
         for inputs, labels in self._batches():
             self.mass += self._mass(labels)
             self.seen += _signature(inputs, labels)
-        if not self.seen[0]:
+        self.many = int(self.seen[0])
+        if not self.many:
             raise InputError("data: it holds no samples")
         if not self.mass > 0:
             raise InputError("data: no sample of it counts; all are ignored, or of classes with weight 0")
@@ -201,22 +274,14 @@ def _layers(weights: Weights) -> dict[str, slice]:
     return found
 
 
-def _of_batch(
-    product: Product, model: nn.Module, loss: Any, inputs: Tensor, labels: Tensor, weights: Weights, fisher: bool
-) -> Callable[[Weights], Weights]:
+def _of_batch(product: Product, problem: Problem, inputs: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
     def network(some: Weights) -> Tensor:
-        return functional_call(model, some, (inputs,))
+        return problem.logits(some, inputs)
 
-    def of_logits(logits: Tensor) -> Tensor:
-        if fisher:  # diag p - p p' is the second derivative of log sum exp, whatever the label
-            sums = logits.logsumexp(1)
-            return sums.sum() if getattr(loss, "reduction", "mean") == "sum" else sums.mean()
-        value = loss(logits, labels)
-        if value.ndim:
-            raise InputError(f"loss: expected one number for a batch, got shape {tuple(value.shape)}")
-        return value
+    def loss(logits: Tensor) -> Tensor:
+        return problem.loss(logits, labels)
 
-    return lambda vector: product(network, of_logits, weights, vector)
+    return lambda vector: product(network, loss, problem.weights, vector)
 
 
 def _add_products(
@@ -235,7 +300,7 @@ def _add_products(
         try:
             found = _rows_at_once(product, vectors[some], weights, layers)
         except RuntimeError as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise InputError(f"model or loss: cannot be differentiated twice ({_first_line(error)})") from error
             if at_once == 1:
                 raise InputError("data: too little memory for one product with a batch; pass smaller batches") from None
@@ -261,23 +326,9 @@ def _rows_at_once(
     return torch.cat([found[name].reshape(len(vectors), -1).double() for name in weights], 1)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-@contextmanager
-def enough_memory(matrix: Curvature) -> Iterator[None]:
-    """The vectors that an estimate keeps can be too many for the machine."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not _out_of_memory(error):
-            raise
-        raise InputError(
-            f"too little memory for some dozens of vectors of {matrix.size} numbers; "
-            "choose fewer parameters, or a device with more"
-        ) from None

@@ -12,6 +12,7 @@ from torch.func import functional_call, jvp
 from trueup.curvature.products import evaluating
 from trueup.focal import bend_at, odds, slope_at
 from trueup.inputs import InputError, count
+from trueup.losses.base import reduced, usable
 from trueup.losses.focal import Focal
 from trueup.losses.proper import CrossEntropy
 
@@ -31,7 +32,8 @@ class HessianTrace(nn.Module):
     whole model is one linear layer both are the same, and the trace is exact, without a probe.
 
     ``loss`` is cross-entropy unless told, whatever loss the penalty is added to. Its GGN is never negative; focal loss
-    bends down where p_y is small, so that a penalty on its own trace would reward being wrong there.
+    bends down where p_y is small, so that a penalty on its own trace would reward being wrong there. Which labels are
+    ignored its own ``loss`` says too: ``HessianTrace(0.01, loss=CrossEntropy(ignore_index=255))``.
     The network is in eval mode for it, as for ``trace``, and its buffers stay as they are.
     """
 
@@ -77,8 +79,8 @@ def ggn_form(model: nn.Module, loss: Any, inputs: Tensor, labels: Tensor) -> Ten
     signs = {name: _signs_like(p) for name, p in weights.items()}
     logits, moved, *_ = jvp(lambda w: functional_call(model, w, (inputs,)), (weights,), (signs,))
     if closed_form(loss):
-        scale = 1.0 if loss.reduction == "sum" else 1 / len(logits)
-        return scale * curved(logits, labels, moved, gamma_of(loss)).sum()
+        own, used = usable(labels, logits, loss.ignore_index)
+        return _over_samples(curved(logits, own, moved, gamma_of(loss)), used, loss.reduction)
     slope = torch.autograd.grad(loss(logits, labels), logits, create_graph=True)[0]
     bent = torch.autograd.grad((slope * moved).sum(), logits, create_graph=True)[0]
     return (bent * moved).sum()
@@ -96,7 +98,8 @@ def curved(logits: Tensor, labels: Tensor, moved: Tensor, gamma: float) -> Tenso
 
 def linear_trace(layer: nn.Linear, logits: Tensor, inputs: Tensor, labels: Tensor, loss: Any) -> Tensor:
     """Tr(H) of softmax regression, exactly: the trace of H_z times |x|^2 (and 1 for the bias), over the batch."""
-    u, s = odds(logits, labels)
+    own, used = usable(labels, logits, loss.ignore_index)
+    u, s = odds(logits, own)
     slope, bend = (f(u, gamma_of(loss)).to(logits.dtype) for f in (slope_at, bend_at))
     squares = s.square().sum(1)
     of_logits = bend * (squares + 1) + slope * (1 - squares)
@@ -105,8 +108,13 @@ def linear_trace(layer: nn.Linear, logits: Tensor, inputs: Tensor, labels: Tenso
         size = size + inputs.flatten(1).square().sum(1)
     if layer.bias is not None and layer.bias.requires_grad:
         size = size + 1
-    each = of_logits * size
-    return each.sum() if loss.reduction == "sum" else each.mean()
+    return _over_samples(of_logits * size, used, loss.reduction)
+
+
+def _over_samples(values: Tensor, used: Tensor | None, reduction: str) -> Tensor:
+    """The sum or the mean of (N,) values, of the used samples alone."""
+    kept = values if used is None else torch.where(used, values, 0.0)
+    return reduced(kept, None if used is None else used.to(values.dtype), reduction, values.shape)
 
 
 def only_layer(model: nn.Module) -> nn.Linear | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import pi, sqrt
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from trueup.curvature.estimates import Density, Eigenvalues
 from trueup.curvature.krylov import Krylov, Symmetric, generator_on
-from trueup.curvature.products import curvature, enough_memory
+from trueup.curvature.products import Options, made_curvature
 from trueup.inputs import InputError, count, positive
 
 ENDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,21 +29,19 @@ def top_eigenvalues(
     k: int = 1,
     *,
     which: str = "largest",
-    matrix: str = "hessian",
     tolerance: float = 1e-3,
     max_products: int = 500,
-    parameters: Iterable[str] | None = None,
-    vectors_at_once: int | None = None,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    **options: Unpack[Options],
 ) -> Eigenvalues:
-    """The k largest eigenvalues of the Hessian (``matrix``: or of the GGN, or the Fisher matrix), with vectors.
+    """The k largest eigenvalues of the Hessian, with vectors.
 
     ``which`` is "largest" (algebraic), "smallest" (negative curvature) or "magnitude". It stops when the residual of
-    each is below ``tolerance`` times its value. For ``model``, ``loss`` and ``data`` see ``curvature``.
+    each is below ``tolerance`` times its value. For ``model``, ``loss``, ``data`` and ``options`` (another matrix, some
+    of the parameters) see ``curvature``.
     """
-    made = curvature(model, loss, data, matrix=matrix, parameters=parameters, vectors_at_once=vectors_at_once)
-    with enough_memory(made):
+    with made_curvature(model, loss, data, **options) as made:
         return eigenvalues_of(
             made, k, which=which, tolerance=tolerance, max_products=max_products, seed=seed, progress=progress
         )
@@ -101,22 +99,19 @@ def spectral_density(
     loss: Callable[[Tensor, Tensor], Tensor],
     data: Iterable[Any],
     *,
-    matrix: str = "hessian",
     steps: int = 40,
     probes: int = 8,
     width: float | None = None,
     points: int = 1000,
-    parameters: Iterable[str] | None = None,
-    vectors_at_once: int | None = None,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    **options: Unpack[Options],
 ) -> Density:
     """The density of all eigenvalues by stochastic Lanczos quadrature, from ``steps`` times ``probes`` products.
 
     A bell curve of standard deviation ``width`` (1 % of the spectrum's range without it) stands for each node.
     """
-    made = curvature(model, loss, data, matrix=matrix, parameters=parameters, vectors_at_once=vectors_at_once)
-    with enough_memory(made):
+    with made_curvature(model, loss, data, **options) as made:
         return density_of(made, steps=steps, probes=probes, width=width, points=points, seed=seed, progress=progress)
 
 

@@ -1,25 +1,30 @@
-"""The trace by random probes, after the largest eigenvalues have been taken out: Hutch++ with a Krylov space.
+"""The trace: exactly where that is cheap, else by random probes after the largest eigenvalues have been taken out.
+
+The Gauss-Newton part of the trace needs no probe (see ``exact``), and for nets of linear layers, ReLU, pooling and
+batch norm that is all of it. What is left beside it, and any other matrix, is probed:
 
 Hutchinson's estimate z' A z (z random signs) has the variance of twice the squared off-diagonal entries, most of which
 come from few large eigenvalues. In a space V that holds those the trace is known exactly, and probes are needed for
-the complement alone (Meyer et al. 2021). Two things differ from the usual Hutch++: V is a Krylov space, every product
-of which is used, where a sketch needs two for each dimension; and both parts grow as they are needed. A probe costs one
-product for good: z' A z is kept, and what V explains of it follows from V without a further product.
+the complement alone (Hutch++, Meyer et al. 2021). Two things differ from the usual Hutch++: V is a Krylov space, every
+product of which is used, where a sketch needs two for each dimension; and both parts grow as they are needed. A probe
+costs one product for good: z' A z is kept, and what V explains of it follows from V without a further product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import sqrt
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from scipy.stats import t as student
 from torch import Tensor, nn
 
 from trueup.curvature.estimates import LayerTraces, Trace
+from trueup.curvature.exact import bent_layers, gauss_newton_traces
 from trueup.curvature.krylov import Krylov, Symmetric, generator_on
-from trueup.curvature.products import Curvature, curvature, enough_memory
+from trueup.curvature.products import Curvature, Options, made_curvature, matrix_of
 from trueup.inputs import InputError, count, positive
 
 BLOCK = 4
@@ -35,23 +40,32 @@ def trace(
     loss: Callable[[Tensor, Tensor], Tensor],
     data: Iterable[Any],
     *,
-    matrix: str = "hessian",
     relative: float = 0.01,
     stderr: float = 0.0,
     max_products: int = 2000,
-    parameters: Iterable[str] | None = None,
-    vectors_at_once: int | None = None,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    **options: Unpack[Options],
 ) -> Trace:
-    """The trace of the Hessian (``matrix``: or of the GGN, or the Fisher matrix).
+    """The trace of the Hessian, exact where nothing has to be probed.
 
-    It stops when the standard error is at most ``relative`` times the trace, or at most ``stderr``. For ``model``,
-    ``loss`` and ``data`` see ``curvature``.
+    Else it stops when the standard error is at most ``relative`` times the trace, or at most ``stderr``. For ``model``,
+    ``loss``, ``data`` and ``options`` (another matrix, some of the parameters) see ``curvature``.
     """
-    made = curvature(model, loss, data, matrix=matrix, parameters=parameters, vectors_at_once=vectors_at_once)
-    with enough_memory(made):
-        return trace_of(made, relative=relative, stderr=stderr, max_products=max_products, seed=seed, progress=progress)
+    settings: dict[str, Any] = {"relative": relative, "stderr": stderr, "max_products": max_products, "seed": seed}
+    _check(relative, stderr)
+    with made_curvature(model, loss, data, **options) as made:
+        exact = gauss_newton_traces(made, progress)
+        if exact is None:
+            return trace_of(made, progress=progress, **settings)
+        known, passes = sum(exact[0].values()), exact[1]
+        bent = bent_layers(made) if made.matrix == "hessian" else []
+        if not bent:
+            return Trace(passes, True, known, 0.0)
+        problem = replace(made.problem, weights={name: made.problem.weights[name] for name in bent})
+        rest = matrix_of(problem, "rest", options.get("vectors_at_once"))
+        found = trace_of(rest, known=known, progress=progress, **settings)
+        return replace(found, products=found.products + passes)
 
 
 def trace_of(
@@ -60,21 +74,22 @@ def trace_of(
     relative: float = 0.01,
     stderr: float = 0.0,
     max_products: int = 2000,
+    known: float = 0.0,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Trace:
-    """The same for any symmetric matrix."""
+    """The trace of any symmetric matrix by probes; ``known`` is added, and counts in what ``relative`` refers to."""
     _check(relative, stderr)
     count(max_products, "max_products", BLOCK + PILOTS + LEAST_PROBES)
     space, pilots, probes = Krylov(matrix, BLOCK, LARGEST_SPACE, seed), _Probes(matrix, seed + 1), None
     space.grow()
     variances: list[float] = []
     while not space.complete:
-        known = space.inner[: space.size, : space.size].trace()
+        inside = known + float(space.inner[: space.size, : space.size].trace())
         if probes is None and not pilots.many:
             pilots.draw(PILOTS)
         values = (probes or pilots).beyond(space)
-        value, error = float(known + values.mean()), standard_error(values)
+        value, error = inside + float(values.mean()), standard_error(values)
         target = max(relative * abs(value), stderr)
         products = space.products + pilots.many + (probes.many if probes else 0)
         wanted = min(float(values.var()) / target**2, max_products) if target else float(max_products)
@@ -94,7 +109,7 @@ def trace_of(
         # somewhat more than the estimate of their number says, so that a second helping is rare
         more = max(1.1 * wanted + 2 - probes.many, 1.0 if probes.many else LEAST_PROBES)
         probes.draw(int(min(more, max_products - products)))
-    return Trace(space.products + pilots.many, True, float(space.inner.trace()), 0.0)
+    return Trace(space.products + pilots.many, True, known + float(space.inner.trace()), 0.0)
 
 
 def _gain(variances: list[float], size: int) -> float:
@@ -146,17 +161,20 @@ def layer_traces(
     loss: Callable[[Tensor, Tensor], Tensor],
     data: Iterable[Any],
     *,
-    matrix: str = "hessian",
     relative: float = 0.02,
     max_products: int = 2000,
-    parameters: Iterable[str] | None = None,
-    vectors_at_once: int | None = None,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    **options: Unpack[Options],
 ) -> LayerTraces:
-    """The trace of each parameter tensor's block; it stops when every standard error is ``relative`` of their sum."""
-    made = curvature(model, loss, data, matrix=matrix, parameters=parameters, vectors_at_once=vectors_at_once)
-    with enough_memory(made):
+    """The trace of each parameter tensor's block, exact where ``trace`` is.
+
+    Else it stops when every standard error is ``relative`` of their sum.
+    """
+    with made_curvature(model, loss, data, **options) as made:
+        exact = None if made.matrix == "hessian" and bent_layers(made) else gauss_newton_traces(made, progress)
+        if exact is not None:
+            return LayerTraces(exact[1], True, exact[0], dict.fromkeys(exact[0], 0.0))
         return layer_traces_of(made, relative=relative, max_products=max_products, seed=seed, progress=progress)
 
 

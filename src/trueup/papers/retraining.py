@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from trueup import data as sources
 from trueup.inputs import InputError, count
@@ -14,12 +15,16 @@ from trueup.train.run import is_complete
 from trueup.train.worker import Event, Task, run_all
 
 
-def open_runs(recipes: dict[str, Recipe], results: Path, only: str | None = None) -> dict[str, Recipe]:
-    """The runs of a grid that no paper has under ``results``; ``only`` is a pattern of their names, as "*resnet50*"."""
+def open_runs(
+    recipes: dict[str, Recipe], results: Path, only: str | None = None, files: Sequence[str] = ()
+) -> dict[str, Recipe]:
+    """The runs of a grid that no paper has under ``results``, with these ``files`` of their own; ``only`` is a pattern
+    of their names, as "*resnet50*"."""
     chosen = {name: recipe for name, recipe in recipes.items() if only is None or fnmatch(name, only)}
     if not chosen:
         raise InputError(f"--only {only}: no run of the grid is named so; the names are {', '.join(recipes)}")
-    there = {path.parent.name for path in results.glob("*/runs/*/run.json")}
+    stored = [path.parent for path in results.glob("*/runs/*/run.json")]
+    there = {path.name for path in stored if all((path / name).is_file() for name in files)}
     return {name: recipe for name, recipe in chosen.items() if name not in there}
 
 
@@ -49,4 +54,32 @@ def retrain(
         failed = run_all(waiting, jobs, logs, None if watch is None else lambda event: watch(waiting, event))
     finally:
         store([task.folder for task in tasks if is_complete(task.folder, task.recipe)], target)
+    return failed
+
+
+def measure_runs(
+    module: Any,
+    recipes: dict[str, Recipe],
+    target: Path,
+    work: Path,
+    *,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, str]:
+    """Has a paper measure what it needs of each complete run in ``work``, and keeps it; what failed, and why."""
+    ready = [name for name, recipe in recipes.items() if is_complete(work / name, recipe)]
+    failed = {}
+    for i, name in enumerate(ready):
+
+        def share(of_run: float, done: int = i) -> None:
+            if progress is not None:
+                progress((done + of_run) / len(ready))
+
+        try:
+            if not all((work / name / file).is_file() for file in module.FILES):
+                module.measure_run(work / name, device=device, data_dir=data_dir, progress=share)
+            store([work / name], target)
+        except InputError as error:  # the next run is measured all the same
+            failed[name] = str(error)
     return failed

@@ -1,6 +1,7 @@
 """Runs that are kept: complete run folders without their weights, with the SHA-256 of every file beside them.
 
     results/PAPER/runs/NAME/   recipe.json, history.jsonl.gz, val.safetensors, test.safetensors, run.json
+                               and what a paper measured of it, as curvature.json
     results/PAPER/SHA256SUMS   as ``sha256sum`` writes and checks it
 
 NAME is ``run_name`` of the recipe. A run without a line in SHA256SUMS is read too, and held to what its own files say
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from trueup.inputs import InputError
 from trueup.metrics import error, nll, score_logits
@@ -23,6 +26,8 @@ from trueup.train.run import write_whole
 
 SUMS = "SHA256SUMS"
 KEPT = ("recipe.json", "history.jsonl", "val.safetensors", "test.safetensors", "run.json")
+MEASURED = ("curvature.json",)
+"""Kept too where a run has it: what was measured while the weights were there."""
 SCHEDULES = {"mukhoti2020": "full", "mukhoti2020-short": "short"}
 AXES = ("data", "model", "loss", "seed")
 """What a grid varies; they are named in a run's name by themselves."""
@@ -100,6 +105,9 @@ def checked_run(folder: Path) -> Run:
         raise InputError(
             f"{folder / 'history.jsonl'}: {len(run.history)} epochs, where the recipe has {run.recipe.epochs}"
         )
+    for name in MEASURED:
+        if (folder / name).is_file() and _read_json(folder / name).get("digest") != run.recipe.digest:
+            raise InputError(f"{folder / name}: of another recipe than {folder / 'recipe.json'}")
     for split, predictions in (("val", run.val), ("test", run.test)):
         path = folder / f"{split}.safetensors"
         if predictions.meta.get("digest") != run.recipe.digest:
@@ -120,6 +128,14 @@ def _check_against_history(path: Path, run: Run, split: str) -> None:
         )
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error})") from None
+    return found if isinstance(found, dict) else {}
+
+
 # ---------------------------------------------------------------------- keeping
 
 
@@ -130,7 +146,7 @@ def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
         run = load_run(source)
         target = folder / "runs" / run_name(run.recipe)
         target.mkdir(parents=True, exist_ok=True)
-        for name in KEPT:
+        for name in (*KEPT, *(name for name in MEASURED if (source / name).is_file())):
             if name != "history.jsonl" and source.resolve() != target.resolve():
                 shutil.copyfile(source / name, target / name)
         lines = (source / "history.jsonl").read_bytes() if (source / "history.jsonl").is_file() else None

@@ -1,0 +1,107 @@
+"""Kimura & Naganuma, "Geometric Insights into Focal Loss: Reducing Curvature for Enhanced Model Calibration" (2024).
+
+Focal loss is said to calibrate because it lowers the curvature of the loss surface; so should a penalty on the trace of
+the Hessian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trueup.papers.kimura2024 import networks, theory
+from trueup.papers.kimura2024.grid import places, recipes
+from trueup.papers.kimura2024.measure import FILE, curvature_of_run
+from trueup.papers.page import Answer, Answered
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
+from trueup.papers.stored import command_of, origin
+
+__all__ = ["FILES", "TITLE", "curvature_of_run", "draw", "measure_run", "recipes", "reproduce"]
+
+TITLE = "does focal loss calibrate by lowering curvature?"
+FILES = (FILE,)
+"""What a stored run of this paper has beside the usual; ``measure_run`` writes it."""
+FIGURES = "figures/curvature"
+
+
+def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float], None] | None = None) -> Answered:
+    """The stored runs with their curvature, and a verdict on each claim."""
+    points = networks.stored_points(results)
+    analysis = theory.analysis()
+    if progress:
+        progress(0.5)
+    of_gamma, of_tau = networks.gamma_findings(points), networks.tau_findings(points)
+    there = {point.name for point in points}
+    missing = tuple(name for name in recipes() if name not in there)
+    commands = tuple((f"`{point.name}`, {origin(point.run)}", command_of(point.run.recipe)) for point in points)
+    answers = _answers(points, analysis, of_gamma, of_tau)
+    if progress:
+        progress(1.0)
+    return Answered(
+        "kimura2024", TITLE, (), (*analysis, *of_gamma, *of_tau), missing,
+        tuple(point.to_dict() for point in points), commands, answers, _notes(points),
+    )  # fmt: skip
+
+
+def _answers(
+    points: Any, analysis: list[Finding], of_gamma: list[Finding], of_tau: list[Finding]
+) -> tuple[Answer, ...]:
+    from trueup.papers.kimura2024.drawing import figures
+
+    drawn = figures(points)
+
+    def shown(*names: str) -> tuple[tuple[str, str], ...]:
+        return tuple((titles[name], f"{FIGURES}/{name}.svg") for name in names if name == "figure1" or name in drawn)
+
+    titles = {
+        "figure1": "Loss and gradient against p", "figure2": "λ max and ECE against gamma",
+        "figure3": "ECE against the trace", "figure4": "Trace, ECE and error against tau, CIFAR-10",
+        "digits": "Trace, ECE and error against tau, digits, three seeds",
+    }  # fmt: skip
+    sheets = [networks.gamma_sheet(points), networks.tau_sheet(points), networks.digits_sheet(points)]
+    return (
+        Answer("Does Figure 1 say what it shows?", _told(analysis[:3]), (theory.figure_1(),), shown("figure1")),
+        Answer("Does the theory hold?", _told(analysis[3:])),
+        Answer(
+            "Does more gamma mean less curvature, and that less ECE?", _told(of_gamma),
+            tuple(sheet for sheet in sheets[:1] if sheet), shown("figure2", "figure3"),
+        ),
+        Answer(
+            "Does a penalty on the trace calibrate?", _told(of_tau), tuple(sheet for sheet in sheets[1:] if sheet),
+            shown("figure4", "digits"),
+        ),
+    )  # fmt: skip
+
+
+def _told(findings: list[Finding]) -> str:
+    """Every claim under its verdict."""
+    parts = []
+    for verdict in (HOLDS, FAILS, UNTESTED):
+        claims = [finding.claim.rstrip(".") for finding in findings if finding.verdict == verdict]
+        if claims:
+            parts.append(f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(claims)}.")
+    return " ".join(parts)
+
+
+def _notes(points: list[networks.Point]) -> tuple[str, ...]:
+    of = {
+        figure: sum(place.figure == figure for place, _ in places().values()) for figure in ("gamma", "tau", "digits")
+    }
+    have = {figure: sum(point.place.figure == figure for point in points) for figure in of}
+    names = {"gamma": "Figures 2 and 3", "tau": "Figure 4", "digits": "digits"}
+    return tuple(f"{names[figure]}: {have[figure]} of {of[figure]} runs are stored" for figure in of)
+
+
+def measure_run(
+    folder: Path, *, device: str, data_dir: Path | None, progress: Callable[[float], None] | None = None
+) -> None:
+    """What ``FILES`` names, for a complete run with its weights."""
+    curvature_of_run(folder, device=device, data_dir=data_dir, relative=0.02, progress=progress)
+
+
+def draw(results: Path, folder: Path) -> list[Path]:
+    """Figure 1; 2 to 4 and that of digits where runs are stored."""
+    from trueup.papers.kimura2024 import drawing
+
+    return drawing.draw(networks.stored_points(results), folder)

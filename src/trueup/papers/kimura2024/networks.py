@@ -1,0 +1,263 @@
+"""The stored networks: curvature, calibration and error side by side, and what they say to the paper's claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from trueup.audit import finite
+from trueup.papers.kimura2024.grid import CE, Place, places
+from trueup.papers.kimura2024.measure import FILE
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
+from trueup.papers.stored import command_of, load_runs
+from trueup.train import Run
+
+TITLES = {"mlp": "MLP", "resnet18": "ResNet-18", "vgg16-bn": "VGG16", "vit-tiny": "ViT"}
+LEARNT = 0.9
+"""A net with more than this share of the errors of a constant answer has not learnt: its ECE says nothing."""
+STRONG = 0.5
+"""A rank correlation of this size counts as a trend."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run of the grid."""
+
+    name: str
+    place: Place
+    run: Run
+    measured: dict[str, Any]
+    """What curvature.json holds."""
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The curvature of the training loss; cross-entropy's where the two are the same."""
+        losses = self.measured["losses"]
+        return next((of for name, of in losses.items() if name != CE), losses[CE])
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        return self.measured["losses"][CE]
+
+    def on_test(self, metric: str) -> float:
+        return self.run.history[-1]["test"][metric]
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean confidence less accuracy, on test."""
+        return float(self.run.test.logits.softmax(1).amax(1).double().mean()) - (1 - self.on_test("error"))
+
+    @property
+    def learnt(self) -> bool:
+        classes = self.run.test.logits.shape[1]
+        return self.on_test("error") < LEARNT * (1 - 1 / classes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return finite({
+            "name": self.name, "recipe": self.run.recipe.to_dict(), "run": self.run.info,
+            "test": self.run.history[-1]["test"], "curvature": self.measured, "command": command_of(self.run.recipe),
+        })  # fmt: skip
+
+
+def stored_points(results: Path) -> list[Point]:
+    """The runs of the grid that are stored with their curvature."""
+    folder = results / "kimura2024"
+    runs = load_runs(folder) if folder.is_dir() else {}
+    found = []
+    for name, (place, _) in places().items():
+        if name in runs and (runs[name].folder / FILE).is_file():
+            measured = json.loads((runs[name].folder / FILE).read_text())
+            found.append(Point(name, place, runs[name], measured))
+    return found
+
+
+# ---------------------------------------------------------------------- Figures 2 and 3
+
+
+def by_net(points: Sequence[Point]) -> dict[str, dict[float, Point]]:
+    """Net -> gamma -> run."""
+    found: dict[str, dict[float, Point]] = {}
+    for point in points:
+        if point.place.figure == "gamma":
+            found.setdefault(point.place.net, {})[point.place.gamma] = point
+    return {net: dict(sorted(of.items())) for net, of in found.items()}
+
+
+def gamma_sheet(points: Sequence[Point]) -> Sheet | None:
+    rows = []
+    for net, of in by_net(points).items():
+        for gamma, point in of.items():
+            own, plain = point.own, point.plain
+            rows.append((
+                TITLES[net], f"{gamma:g}", f"{100 * point.on_test('error'):.2f}", f"{100 * point.on_test('ece'):.2f}",
+                f"{100 * point.overconfidence:+.2f}", *(_number(of_loss["lambda_max"]) for of_loss in (own, plain)),
+                *(_number(of_loss["trace"]) for of_loss in (own, plain)), f"{own['lowest']:.2g}",
+            ))  # fmt: skip
+    columns = ("net", "gamma", "error", "ECE", "over-conf.", "λ max, focal", "λ max, CE", "trace, focal", "trace, CE",
+               "lowest λ met")  # fmt: skip
+    note = "Error, ECE and over-confidence (mean confidence less accuracy) on test in %; curvature on val, of the "
+    note += "training loss and of cross-entropy at the same weights. A trace without ± is exact."
+    return (
+        Sheet("Curvature and calibration against gamma (Figures 2 and 3)", columns, tuple(rows), note) if rows else None
+    )
+
+
+def _number(of: dict[str, Any]) -> str:
+    error = of.get("stderr", 0.0)
+    text = f"{of['value']:.4g}" + (f" ± {error:.1g}" if error else "")
+    return text if of["converged"] else f"{text} (not converged)"
+
+
+def gamma_findings(points: Sequence[Point]) -> list[Finding]:
+    nets = {net: of for net, of in by_net(points).items() if len(of) > 2}
+    return [
+        _falls(nets, "training loss", lambda point: point.own["lambda_max"]["value"]),
+        _falls(nets, "cross-entropy at the same weights", lambda point: point.plain["lambda_max"]["value"]),
+        _minimum(nets, ("mlp", "resnet18", "vgg16-bn"), (3, 4), "ECE is least near gamma = 3 or 4 (all but the ViT)."),
+        _minimum(nets, ("vit-tiny",), (10,), "ECE is least near gamma = 10 for the ViT."),
+        _between(nets),
+    ]
+
+
+def _falls(nets: dict[str, dict[float, Point]], title: str, value: Callable[[Point], float]) -> Finding:
+    told, right = [], True
+    for net, of in nets.items():
+        values = [value(point) for point in of.values()]
+        right &= all(a > b for a, b in pairwise(values))
+        told.append(f"{TITLES[net]}: " + ", ".join(f"{v:.3g}" for v in values))
+    return Finding(
+        f"λ max of the Hessian on val falls monotonically with gamma: of the {title}.", "Figure 2, Theorem 2",
+        (HOLDS if right else FAILS) if nets else UNTESTED, _gammas(nets), "; ".join(told) or "no run is stored",
+    )  # fmt: skip
+
+
+def _gammas(nets: dict[str, dict[float, Point]]) -> str:
+    return "; ".join(f"{TITLES[net]}, gamma {', '.join(f'{g:g}' for g in of)}" for net, of in nets.items())
+
+
+def _minimum(nets: dict[str, dict[float, Point]], wanted: tuple[str, ...], at: tuple[int, ...], claim: str) -> Finding:
+    """Within one step of the grid on either side counts as near."""
+    ready = {net: nets[net] for net in wanted if net in nets}
+    told, right = [], True
+    for net, of in ready.items():
+        gammas = list(of)
+        best = min(gammas, key=lambda gamma: of[gamma].on_test("ece"))
+        steps = [abs(gammas.index(best) - gammas.index(gamma)) for gamma in at if gamma in gammas]
+        right &= min(steps, default=1) <= 1
+        told.append(f"{TITLES[net]}: {100 * of[best].on_test('ece'):.2f} % at gamma {best:g}")
+    return Finding(
+        claim, "Figure 2", (HOLDS if right else FAILS) if ready else UNTESTED, ", ".join(TITLES[n] for n in ready),
+        "; ".join(told) or "no run is stored",
+    )  # fmt: skip
+
+
+def _between(nets: dict[str, dict[float, Point]]) -> Finding:
+    """ECE against trace is lowest at neither end."""
+    told, right = [], True
+    for net, of in nets.items():
+        ordered = sorted(of.values(), key=lambda point: point.own["trace"]["value"])
+        best = min(range(len(ordered)), key=lambda i: ordered[i].on_test("ece"))
+        right &= 0 < best < len(ordered) - 1
+        gamma, value = ordered[best].place.gamma, ordered[best].own["trace"]["value"]
+        told.append(f"{TITLES[net]}: at the {best + 1}. of {len(ordered)} by trace ({value:.3g}, gamma {gamma:g})")
+    return Finding(
+        "ECE is least where the trace is reduced to some extent: at neither end.", "Figure 3",
+        (HOLDS if right else FAILS) if nets else UNTESTED, _gammas(nets), "; ".join(told) or "no run is stored",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- Figure 4, and the same on digits
+
+
+def by_rate(points: Sequence[Point]) -> dict[float, dict[float, Point]]:
+    """Learning rate -> tau -> run; two taus make no trend."""
+    found: dict[float, dict[float, Point]] = {}
+    for point in points:
+        if point.place.figure == "tau":
+            found.setdefault(point.place.lr, {})[point.place.tau] = point
+    return {lr: dict(sorted(of.items())) for lr, of in sorted(found.items()) if len(of) > 2}
+
+
+def by_tau(points: Sequence[Point]) -> dict[float, list[Point]]:
+    """tau -> the runs on digits, one a seed."""
+    found: dict[float, list[Point]] = {}
+    for point in points:
+        if point.place.figure == "digits":
+            found.setdefault(point.place.tau, []).append(point)
+    return dict(sorted(found.items()))
+
+
+MEASURES: dict[str, Callable[[Point], float]] = {
+    "error": lambda point: 100 * point.on_test("error"),
+    "ECE": lambda point: 100 * point.on_test("ece"),
+    "over-conf.": lambda point: 100 * point.overconfidence,
+    "NLL": lambda point: point.on_test("nll"),
+    "trace": lambda point: point.plain["trace"]["value"],
+    "λ max": lambda point: point.plain["lambda_max"]["value"],
+}
+
+
+def tau_sheet(points: Sequence[Point]) -> Sheet | None:
+    rows = [
+        (f"{lr:g}", f"{tau:g}", *(f"{measure(point):.4g}" for measure in MEASURES.values()))
+        for lr, of in by_rate(points).items()
+        for tau, point in of.items()
+    ]
+    note = (
+        "Error, ECE and over-confidence (mean confidence less accuracy) on test in %; trace and λ max of cross-entropy "
+    )
+    note += "on val. One seed."
+    title = "A penalty on the trace: MLP with 100 hidden units, CIFAR-10 (Figure 4)"
+    return Sheet(title, ("learning rate", "tau", *MEASURES), tuple(rows), note) if rows else None
+
+
+def digits_sheet(points: Sequence[Point]) -> Sheet | None:
+    rows = []
+    for tau, of in by_tau(points).items():
+        values = [np.array([measure(point) for point in of]) for measure in MEASURES.values()]
+        rows.append((
+            f"{tau:g}", str(len(of)),
+            *(f"{v.mean():.3g}" + (f" ± {v.std(ddof=1):.1g}" if len(v) > 1 else "") for v in values),
+        ))  # fmt: skip
+    note = "Mean ± standard deviation over the seeds. Error, ECE and over-confidence on test in %; trace and λ max of "
+    note += "cross-entropy on val."
+    title = "A penalty on the trace: the same net on digits"
+    return Sheet(title, ("tau", "seeds", *MEASURES), tuple(rows), note) if rows else None
+
+
+def tau_findings(points: Sequence[Point]) -> list[Finding]:
+    rates, digits = by_rate(points), by_tau(points)
+    found = []
+    for what in ("trace", "ECE"):
+        series = [(f"lr {lr:g}", {tau: [point] for tau, point in of.items()}) for lr, of in rates.items()]
+        found.append(_with_tau(what, "the MLP on CIFAR-10", series))
+        found.append(_with_tau(what, "the MLP on digits", [("", digits)] if len(digits) > 1 else []))
+    return found
+
+
+def _with_tau(what: str, on: str, series: Sequence[tuple[str, dict[float, list[Point]]]]) -> Finding:
+    """Judged by rank over all runs that have learnt; those that have not are told apart."""
+    told, right, lost = [], True, set()
+    for title, of in series:
+        taus = [tau for tau, runs in of.items() for point in runs if point.learnt]
+        values = [MEASURES[what](point) for runs in of.values() for point in runs if point.learnt]
+        lost |= {tau for tau, runs in of.items() for point in runs if not point.learnt}
+        rank = float(spearmanr(taus, values).statistic) if len(set(taus)) > 1 else 0.0  # pyright: ignore
+        means = [f"{np.mean([MEASURES[what](p) for p in runs]):.4g} at {tau:g}" for tau, runs in of.items()]
+        right &= rank < -STRONG
+        told.append(f"{title}{': ' if title else ''}{', '.join(means)} (rank correlation {rank:+.2f})")
+    evidence = "; ".join(told) or "no run is stored"
+    if lost:
+        evidence += f". Left out of the rank: tau {', '.join(f'{tau:g}' for tau in sorted(lost))}, where a net has "
+        evidence += "collapsed to a constant, whose ECE is small without merit"
+    claim = f"A larger tau gives a smaller {what}: {on}."
+    return Finding(
+        claim, "Figure 4", (HOLDS if right else FAILS) if series else UNTESTED, on if series else "", evidence
+    )
