@@ -35,8 +35,10 @@ A matrix after the softplus map has a slightly lower NLL with ten classes, and c
 class Auto(Calibrator):
     """Chooses by cross-validated NLL, the simplest within one standard error of the best, and fits it to all the data.
 
-    ``fit_report.note`` says what was chosen and why. ``keep_ranking`` leaves only maps that never change the
-    predicted class.
+    To the NLL of n samples is added what one more would cost that goes to the runner-up: a few samples that are all
+    right say little, and a map that stakes everything on them loses. With fewer samples than classes only maps
+    without parameters for each class are candidates. ``fit_report.note`` says what was chosen and why.
+    ``keep_ranking`` leaves only maps that never change the predicted class.
     """
 
     name: ClassVar[str] = "auto"
@@ -56,10 +58,11 @@ class Auto(Calibrator):
     ) -> CalibrationMap:
         if len(z) < 2:
             raise InputError(f"auto: {len(z)} sample; cross-validation needs at least 2")
+        few = len(z) < z.shape[1]
         candidates = {
             name: steps
             for name, steps in CANDIDATES.items()
-            if not self.keep_ranking or all(step.keeps_ranking for step in steps)
+            if not (self.keep_ranking or few) or all(step.keeps_ranking for step in steps)
         }
         folds = min(self.folds, len(z))
         fold = fold_of(len(z), folds, self.seed).to(z.device)
@@ -83,9 +86,11 @@ class Auto(Calibrator):
             held_out, labels = z[inside], y[inside]
             for name, steps in candidates.items():
                 made = _as_one(part.maps(steps, fitted[name]))
-                losses[name][inside.cpu().numpy()] = _losses(held_out, labels, made)
+                losses[name][inside.cpu().numpy()] = _losses(held_out, labels, made, len(z))
                 advance()
         name, note = _choose(losses, folds)
+        if few:
+            note += f"; {len(z)} samples for {z.shape[1]} classes: maps with parameters for each class were left out"
         made = _as_one(fitted[name])
         report = made.fit_report or chain_report(z, y, fitted[name])
         made.fit_report = replace(report, note=note)
@@ -104,8 +109,13 @@ def _choose(losses: dict[str, np.ndarray], folds: int) -> tuple[str, str]:
     return name, f"{name}: {folds}-fold cross-validated NLL {means[name]:.4f}, {why}; {rivals}"
 
 
-def _losses(z: Tensor, y: Tensor, made: CalibrationMap) -> np.ndarray:
-    parts = [-made.log_probs(block).gather(1, y[rows, None])[:, 0].double() for rows, block in inputs.row_blocks(z)]
+def _losses(z: Tensor, y: Tensor, made: CalibrationMap, samples: int) -> np.ndarray:
+    """(N,) NLL of each sample, and its share in that of one more sample whose label is the second class."""
+    parts = []
+    for rows, block in inputs.row_blocks(z):
+        log_probs = made.log_probs(block)
+        own = log_probs.gather(1, y[rows, None])[:, 0].double()
+        parts.append(-own - log_probs.topk(2, dim=1).values[:, 1].double() / (samples + 1))
     return torch.cat(parts).cpu().numpy()
 
 

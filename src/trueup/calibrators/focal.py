@@ -26,7 +26,10 @@ class FocalTemperatureMap(CalibrationMap):
         self.gamma = float(gamma)
 
     def scores(self, logits: Tensor) -> Tensor:
-        return log_h(logits / self.temperature, self.gamma)
+        scores = log_h(logits / self.temperature, self.gamma)
+        # classes that tie at the top are computed in two ways: rounding must not let a later one win
+        top = logits.argmax(-1, keepdim=True)
+        return scores.scatter(-1, top, scores.amax(-1, keepdim=True))
 
     def values(self) -> dict[str, Any]:
         return {"temperature": self.temperature, "gamma": self.gamma}
@@ -103,8 +106,10 @@ class FocalTemperature(Calibrator):
         elif isinstance(near, FocalTemperatureMap):
             starts = [np.array([-np.log(near.temperature), np.log(max(1 + near.gamma, _LEAST_ABOVE_MINUS_1))])]
         else:
-            # The best T rises with gamma, about linearly: further starts along that line find another valley.
+            # The best T rises with gamma, first about linearly, later like a root: starts along that line find other
+            # valleys. A few hundred well-fitted samples may have their best one beyond gamma = 10.
             starts += [np.array([-np.log(plain.value * (1 + g / 2)), np.log1p(g)]) for g in (-0.95, -0.5, 3.0)]
+            starts.append(np.array([-np.log(plain.value) - np.log1p(30.0) / 2, np.log1p(30.0)]))
         found = solve.family_by_nll(family, z, y, starts, lower, upper)
         if self.gamma is None and self.temperature is None and found.value > plain.nll:
             found = solve.minimise_family(family, z, y, starts[0], lower, upper)  # never worse than temperature alone

@@ -6,6 +6,7 @@ passes over all of them remain.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -275,20 +276,42 @@ class _Model(NamedTuple):
     def step(self, size: float) -> tuple[np.ndarray, float]:
         """The step to the minimum of the model within a box of this size, and the decrease that it promises.
 
-        The coordinate that would leave the box furthest stays at its side, and the rest is solved again.
+        The coordinate that would leave the box furthest stays at its side, and the rest is solved again. Where that has
+        held the wrong one, each way to hold some is tried: the model is convex and has few coordinates.
         """
         lower, upper = np.maximum(self.lower, -size), np.minimum(self.upper, size)
-        step, free = np.zeros_like(self.gradient), np.ones(len(self.gradient), bool)
+        step, free = np.where(lower < upper, 0.0, lower), lower < upper
         while free.any():
-            fixed = self.gradient + self.curvature @ np.where(free, 0.0, step)
-            step[free] = -np.linalg.solve(self.curvature[np.ix_(free, free)], fixed[free])
+            step = self._solved(step, free)
             excess = np.where(free, np.maximum(lower - step, step - upper), 0.0)
             worst = int(excess.argmax())
             if excess[worst] <= 0:
                 break
             step[worst] = np.clip(step, lower, upper)[worst]
             free[worst] = False
-        return step, -float(self.gradient @ step + step @ self.curvature @ step / 2)
+        pull = self.gradient + self.curvature @ step
+        slack = 1e-9 * np.abs(self.gradient).max()
+        if ((pull < -slack) & (step < upper) & ~free).any() or ((pull > slack) & (step > lower) & ~free).any():
+            step = min(self._ways(lower, upper), key=self._change)
+        return step, -self._change(step)
+
+    def _change(self, step: np.ndarray) -> float:
+        return float(self.gradient @ step + step @ self.curvature @ step / 2)
+
+    def _solved(self, step: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """The step with its free coordinates where the model is least, the others being held."""
+        pull = self.gradient + self.curvature @ np.where(free, 0.0, step)
+        solved = step.copy()
+        solved[free] = -np.linalg.solve(self.curvature[np.ix_(free, free)], pull[free])
+        return solved
+
+    def _ways(self, lower: np.ndarray, upper: np.ndarray) -> Iterator[np.ndarray]:
+        """Every step that is free in some coordinates and at a side of the box in the others, and stays within it."""
+        for held in itertools.product((0, 1, 2), repeat=len(lower)):
+            step, free = np.where(np.array(held) == 1, lower, upper), (np.array(held) == 0) & (lower < upper)
+            step = self._solved(step, free) if free.any() else step
+            if ((step >= lower) & (step <= upper)).all():
+                yield step
 
 
 def _with_secant(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:

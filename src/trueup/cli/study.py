@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from trueup import tables
 from trueup.audit import finite
 from trueup.cli.app import AsJson, DataDir, Device, Mode, Resamples, Seed, app, resumable, show
+from trueup.cli.report import check_page, write_study
 from trueup.inputs import InputError
 from trueup.tables import progress as progress_bar
 
@@ -98,12 +99,22 @@ def study(
             drawn = draw_figures(found, folder / "figures", progress=progress)
         except InputError as error:  # a study without pictures is still one
             why_not = str(error)
+    page, no_page = folder / "report.html", ""
+    with resumable(folder):
+        try:
+            check_page(page)
+            write_study(folder, page, data_dir)
+        except InputError as error:
+            no_page = str(error)
     content = {"study": name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
-    show(table, content | {"figures": [str(path) for path in drawn.values()]}, as_json)
+    content |= {"figures": [str(path) for path in drawn.values()], "page": None if no_page else str(page)}
+    show(table, content, as_json)
     if not as_json:
         typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
     if not as_json and (drawn or why_not):
         typer.echo(why_not or f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}")
+    if not as_json:
+        typer.echo(no_page or f"{page} shows all of it: open it in a browser")
     if table.failed:
         raise typer.Exit(1)
 
@@ -114,7 +125,9 @@ def curvature(
     split: Annotated[str, typer.Option(help="train, val or test")] = "val",
     samples: Annotated[int | None, typer.Option(help="only the first so many; all by default")] = None,
     batch: Annotated[int, typer.Option(help="samples that go through the network at once")] = 500,
-    relative: Annotated[float, typer.Option(help="the standard error of the trace, as a share of it")] = 0.01,
+    relative: Annotated[
+        float, typer.Option(help="the standard error of a trace that is not exact, as a share of it")
+    ] = 0.01,
     seed: Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
@@ -133,7 +146,7 @@ def curvature(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="mukhoti2020, lossfunctions or all")],
+    paper: Annotated[str, typer.Argument(help="a paper by its short name, as in mukhoti2020, or all")],
     results: Annotated[Path | None, typer.Option(help="where stored runs lie; the clone's results/ by default")] = None,
     retrain: Annotated[bool, typer.Option("--retrain", help="train the runs of the grid that are not stored")] = False,
     only: Annotated[str | None, typer.Option(help='of --retrain: runs named so, as in "*resnet50*"')] = None,
@@ -141,8 +154,11 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="of --retrain: its folder; runs/PAPER by default")] = None,
     store: Annotated[list[Path] | None, typer.Option(help="take a complete run into the results first")] = None,
     authors: Annotated[bool, typer.Option("--authors", help="compute the authors' figures from their logits")] = False,
+    shift: Annotated[
+        list[Path] | None, typer.Option(help="komisarenko2024: score a run with its weights on corrupted images first")
+    ] = None,
     figures: Annotated[Path | None, typer.Option(help="draw the paper's figures into this folder")] = None,
-    docs: Annotated[Path | None, typer.Option(help="write the page of the documentation")] = None,
+    docs: Annotated[Path | None, typer.Option(help="write the page of that name, or all pages into a folder")] = None,
     resamples: Resamples = 300,
     device: Device = "auto",
     mode: Mode = "auto",
@@ -158,12 +174,20 @@ def reproduce(
     failed: dict[str, str] = {}
     for name, module in modules.items() if retrain else ():
         work = out or Path("runs") / name
-        waiting = papers.open_runs(module.recipes(), folder, only)
+        waiting = papers.open_runs(module.recipes(), folder, only, getattr(module, "FILES", ()))
         with StudyView(Console(stderr=True)) as view, resumable(work):
             options = {"jobs": jobs, "device": device, "mode": mode, "data_dir": data_dir, "watch": view}
             failed |= papers.retrain(waiting, folder / name, work, **options)
-    with progress_bar("judging") as progress:
-        found = [module.reproduce(folder, resamples=resamples, progress=progress) for module in modules.values()]
+        with progress_bar("measuring") as progress, resumable(work):
+            if hasattr(module, "measure_run"):
+                options = {"device": device, "data_dir": data_dir, "progress": progress}
+                failed |= papers.measure_runs(module, waiting, folder / name, work, **options)
+    with progress_bar("corrupted images") as progress:
+        options = {"device": device, "data_dir": data_dir, "resamples": resamples, "progress": progress}
+        papers.score_shift(modules, folder, shift or [], **options)
+    with progress_bar("judging") as progress, resumable(folder):
+        options = {"resamples": resamples, "data_dir": data_dir, "progress": progress}
+        found = [papers.reproduced(module, folder, **options) for module in modules.values()]
     for module in modules.values() if figures else ():
         typer.echo("\n".join(f"drawn: {path}" for path in module.draw(folder, figures)), err=True)
     if docs:

@@ -1,7 +1,8 @@
 """The papers: their grids, their published numbers as data, their claims with a verdict each, their figures.
 
 Every paper is a module with ``reproduce(results, ...) -> Reproduction``, ``recipes() -> {name: Recipe}`` and
-``draw(results, folder) -> list of files``.
+``draw(results, folder) -> list of files``. One that needs more of a run than its predictions, while its weights are
+there, names ``FILES`` and has ``measure_run(folder, device=, data_dir=, progress=)``, which writes them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from typing import Any
 
 from trueup.inputs import InputError
 from trueup.papers.page import page, write_page
-from trueup.papers.retraining import open_runs, retrain
+from trueup.papers.reproduction import Reproduction
+from trueup.papers.retraining import measure_runs, open_runs, retrain
 from trueup.papers.stored import store
 
-PAPERS = ("mukhoti2020", "lossfunctions")
+PAPERS = ("mukhoti2020", "lossfunctions", "komisarenko2024", "charoenphakdee2021", "kimura2024")
 
-__all__ = ["PAPERS", "chosen", "open_runs", "page", "results_folder", "retrain", "take_in", "write_page"]
+__all__ = [
+    "PAPERS", "chosen", "measure_runs", "open_runs", "page", "reproduced", "results_folder", "retrain", "score_shift",
+    "take_in", "write_page",
+]  # fmt: skip
 
 
 def chosen(name: str) -> dict[str, Any]:
@@ -26,6 +31,22 @@ def chosen(name: str) -> dict[str, Any]:
     if name not in (*PAPERS, "all"):
         raise InputError(f"unknown paper {name!r}; known: {', '.join(PAPERS)}, and all")
     return {each: import_module(f"trueup.papers.{each}") for each in PAPERS if name in (each, "all")}
+
+
+def reproduced(
+    module: Any, results: Path, *, resamples: int, data_dir: Path | None = None, progress: Any = None
+) -> Reproduction:
+    """A paper's reproduction; ``data_dir`` is for those that also read public logits or data."""
+    more = {"data_dir": data_dir} if getattr(module, "READS_DATA", False) else {}
+    return module.reproduce(results, resamples=resamples, progress=progress, **more)
+
+
+def score_shift(modules: Mapping[str, Any], results: Path, runs: Sequence[Path], **options: Any) -> None:
+    """Runs with their weights, on corrupted images, for a paper that asks for it."""
+    if runs and (len(modules) > 1 or not all(hasattr(module, "score_shift") for module in modules.values())):
+        raise InputError("--shift: it is komisarenko2024 that asks for corrupted images; name that paper")
+    for module in modules.values() if runs else ():
+        module.score_shift(results, list(runs), **options)
 
 
 def results_folder(given: Path | None = None) -> Path:

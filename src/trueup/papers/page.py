@@ -1,15 +1,27 @@
-"""docs/reproduction.md, written from the results: no number on it is typed by hand."""
+"""The pages of the documentation that are written from the results: no number on them is typed by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
 
 from trueup.inputs import InputError
-from trueup.papers.reproduction import Reproduction
+from trueup.papers.reproduction import Reproduction, Sheet
 from trueup.train.run import write_whole
 
-INTRODUCTION = """\
+PLACES = {
+    "komisarenko2024": "focal-temperature.md", "charoenphakdee2021": "focal-temperature.md",
+    "kimura2024": "curvature.md",
+}  # fmt: skip
+"""The page of a paper; the others are on the first one."""
+FIRST = "reproduction.md"
+
+_REPRODUCTION = """\
 # The papers' numbers beside ours
 
 This page is written by `trueup reproduce all --docs docs/reproduction.md`, from what is stored under `results/`.
@@ -33,12 +45,116 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
 """
 
 
-def page(found: Sequence[Reproduction]) -> str:
-    """The page about these papers."""
-    return "\n".join([INTRODUCTION, *(reproduction.markdown() for reproduction in found)]).rstrip() + "\n"
+_FOCAL_TEMPERATURE = """\
+# Focal temperature scaling, answered
+
+Focal temperature scaling (**komisarenko2024**) is the map z → Ψ_γ(softmax(z / T)): a temperature, then the focal
+calibration map of **charoenphakdee2021**, which takes what a network trained with focal loss reports to the posterior.
+Both numbers are fitted on a validation set; γ = 0 is temperature scaling. This page answers what the first paper leaves
+open, and tests what the second claims, on real networks. The mathematics is in [theory.md](theory.md).
+
+This page is written by `trueup reproduce all --docs docs`, its figures by `trueup reproduce komisarenko2024 --figures
+docs/figures/focal-temperature` (and `charoenphakdee2021`). Every network of `TRUEUP_DATA/logits` and every run under
+`results/` is measured once, in seconds, and kept as a JSON file with the SHA-256 of what it was computed from under
+`results/komisarenko2024/networks`; a new run is picked up by the next command. Where the public logits are not at hand,
+their stored figures are shown. Test samples are never used for a fit. Intervals are 95 %, over test samples.
+"""
+
+_CURVATURE = """\
+# Curvature and calibration
+
+**kimura2024** says that focal loss calibrates because it lowers the curvature of the loss surface, and that a penalty
+on the trace of the Hessian should calibrate too. This page puts each of its claims to the test.
+
+This page is written by `trueup reproduce kimura2024 --docs docs/curvature.md`, its figures by
+`trueup reproduce kimura2024 --figures docs/figures/curvature`, from what is stored under `results/kimura2024`: run
+folders without weights, each with the curvature that was measured while the weights were there (`curvature.json`).
+`trueup reproduce kimura2024 --retrain` trains what is missing, measures it and keeps it; `--only "*resnet18*"` chooses
+some by name; what is stopped goes on where it was. `trueup curvature RUN` measures any run that has its weights.
+
+- The Hessian is that of the mean loss over the validation samples in the weights, in eval mode. The paper does not say
+  of which loss: the training loss, or cross-entropy at the same weights. Both are measured, as the answers differ.
+- λ max is found by Lanczos' method to a residual of 0.1 %, a bound of its error. The trace is exact for nets of linear
+  layers, ReLU, pooling and batch norm; else its standard error is at most 2 %.
+- The paper names neither its recipe nor its data split, and its Figures 2 and 3 are on CIFAR-100. Ours are on CIFAR-10:
+  30 epochs (falls of the learning rate after 13 and 22), SGD with momentum 0.9, weight decay 5e-4, crops and mirror
+  images, batches of 128, mean loss, one seed; the learning rate is 0.1 for ResNet-18, 0.05 for VGG16 (with batch norm),
+  0.01 for the MLP and the ViT. For Figure 4: 10 epochs (falls after 7 and 9), without augmentation.
+- Its Figure 4 speaks of the trace on validation samples as part of the loss. Here the penalty is on the training batch.
+- What has not been trained is listed at the end.
+"""
+
+_INTRODUCTIONS = {FIRST: _REPRODUCTION, "focal-temperature.md": _FOCAL_TEMPERATURE, "curvature.md": _CURVATURE}
 
 
-def write_page(path: Path, found: Sequence[Reproduction]) -> None:
-    if not path.parent.is_dir():
+@dataclass(frozen=True)
+class Answer:
+    """A question that a paper leaves open, and what we can say to it."""
+
+    question: str
+    answer: str
+    sheets: tuple[Sheet, ...] = ()
+    figures: tuple[tuple[str, str], ...] = ()
+    """(what it shows, its path from the page)."""
+    remains: str = ""
+    """What is still open."""
+
+    def markdown(self) -> str:
+        parts = [f"### {self.question}\n", f"**{self.answer}**\n"]
+        parts += [f"![{told}]({path})\n" for told, path in self.figures]
+        parts += [sheet.markdown() for sheet in self.sheets]
+        return "\n".join([*parts, *([f"Still open: {self.remains}\n"] if self.remains else [])])
+
+
+@dataclass(frozen=True)
+class Answered(Reproduction):
+    """A reproduction that answers questions, each with its own sheets."""
+
+    answers: tuple[Answer, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+    def to_dict(self) -> dict[str, Any]:
+        told = [{"question": each.question, "answer": each.answer, "open": each.remains} for each in self.answers]
+        return super().to_dict() | {"answers": told, "notes": list(self.notes)}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for each in self.answers:
+            yield f"[bold]{escape(each.question)}[/]\n{escape(each.answer)}\n"
+            for sheet in each.sheets:
+                yield from (sheet, "")
+        for note in self.notes:
+            yield f"note: {escape(note)}"
+        yield from super().__rich_console__(console, options)
+
+    def markdown(self) -> str:
+        whole = super().markdown()
+        heading, _, rest = whole.partition("\n\n")
+        return "\n".join([f"{heading}\n", *(each.markdown() for each in self.answers), rest])
+
+
+def page(found: Sequence[Reproduction], name: str = FIRST) -> str:
+    """The page of that name, about those of these papers that have their place on it."""
+    own = [reproduction.markdown() for reproduction in found if PLACES.get(reproduction.paper, FIRST) == name]
+    return "\n".join([_INTRODUCTIONS[name], *own]).rstrip() + "\n"
+
+
+def write_page(path: Path, found: Sequence[Reproduction]) -> list[Path]:
+    """Writes the page that ``path`` names, or into a folder every page of these papers; each has to be whole."""
+    if not path.is_dir() and not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
-    write_whole(path, page(found).encode())
+    if not path.is_dir() and path.name not in _INTRODUCTIONS:
+        raise InputError(f"{path}: no page is named so; the pages are {', '.join(_INTRODUCTIONS)}")
+    there = {reproduction.paper for reproduction in found}
+    written = []
+    for name in _INTRODUCTIONS if path.is_dir() else [path.name]:
+        missing = {paper for paper, place in PLACES.items() if place == name} - there
+        if missing or (name == FIRST and not there - set(PLACES)):
+            if path.is_dir():
+                continue
+            raise InputError(f"{path}: the page is about {', '.join(sorted(missing)) or 'other papers'} too; name all")
+        written.append(path / name if path.is_dir() else path)
+        write_whole(written[-1], page(found, name).encode())
+    if not written:
+        raise InputError(f"{path}: no page is about {', '.join(sorted(there))} alone; name all")
+    return written

@@ -1,0 +1,234 @@
+"""The figures of docs/focal-temperature.md."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trueup.diagrams import Landscape
+from trueup.focal import focal_map, temperature_bounds
+from trueup.papers.figures import Panel, save_panels
+from trueup.papers.komisarenko2024 import bounds
+from trueup.papers.komisarenko2024.claims import expected_s
+from trueup.papers.komisarenko2024.gathering import Study
+from trueup.papers.komisarenko2024.line import BEYOND
+from trueup.papers.komisarenko2024.line import GAMMAS as LINE_GAMMAS
+from trueup.papers.komisarenko2024.measure import GAMMAS, TEMPERATURES
+from trueup.papers.komisarenko2024.rivals import SIZES
+from trueup.papers.komisarenko2024.sheets import by_network, title
+
+
+def draw(study: Study, folder: Path) -> list[Path]:
+    """All that the study allows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [decomposition(folder), simplex(folder), temperatures(folder), differences(study, folder),
+             line(study, folder), rivals(study, folder), landscapes(study, folder)]  # fmt: skip
+    paths += [made for made in (histories(study, folder), shift(study, folder)) if made]
+    return sorted(paths)
+
+
+def decomposition(folder: Path) -> Path:
+    """Two classes: the expected focal loss of q, the proper loss of Psi(q), and the map between two temperatures."""
+    p = np.linspace(0.004, 0.996, 249)
+    both = torch.from_numpy(np.stack([p, 1 - p], 1))
+    posterior = torch.tensor([0.8, 0.2], dtype=torch.float64)
+    focal, proper = {}, {}
+    for gamma in (1.0, 3.0, 5.0):
+        risk = -(posterior * (1 - both) ** gamma * both.log()).sum(1).numpy()
+        s = expected_s(both, posterior, gamma).numpy()
+        focal[f"γ = {gamma:g}"], proper[f"γ = {gamma:g}"] = (p, risk - risk.min()), (p, s - s.min())
+    q = np.linspace(0.5, 0.999, 200)
+    mapped = {"γ = 1": (q, np.exp(np.asarray(focal_map(np.log(np.stack([q, 1 - q], 1)), 1.0)))[:, 0])}
+    for t in temperature_bounds(1.0):
+        mapped[f"T = {t:.3f}"] = (q, 1 / (1 + ((1 - q) / q) ** (1 / t)))
+    panels = [
+        Panel("focal loss: least below .8", "reported q", "expected loss, less its least", focal, marks=(0.8,)),
+        Panel("the proper loss: least at .8", "reported Ψ(q)", "expected loss, less its least", proper, marks=(0.8,)),
+        Panel("the map between its temperatures", "q", "Ψ(q)", mapped),
+    ]
+    return save_panels(panels, folder / "decomposition.svg")
+
+
+def simplex(folder: Path) -> Path:
+    """Three classes: from q to Psi(q)."""
+    from trueup import plots
+
+    grid = [(i, j, 13 - i - j) for i in range(1, 12) for j in range(1, 13 - i)]
+    q = np.array(grid, float) / 13
+    corners = np.array([[0, 0], [1, 0], [0.5, np.sqrt(3) / 2]])
+    drawn, axes = plots.figure(3, 1, width=7.2, height=2.3)
+    for ax, gamma in zip(axes, (0.5, 1.0, 3.0), strict=True):
+        start, end = q @ corners, np.exp(np.asarray(focal_map(np.log(q), gamma))) @ corners
+        ax.plot(*np.vstack([corners, corners[:1]]).T, color=plots.INK, linewidth=0.8)
+        ax.quiver(*start.T, *(end - start).T, angles="xy", scale_units="xy", scale=1, width=0.006, color="#0072B2")
+        ax.set_title(f"γ = {gamma:g}", fontsize=8)
+        ax.set_aspect("equal")
+        ax.set_axis_off()
+    plots.save(drawn, folder / "simplex.svg")
+    return folder / "simplex.svg"
+
+
+def temperatures(folder: Path) -> Path:
+    """The temperature that the map acts like, against the top probability: one rival, and all others alike."""
+    panels = []
+    for gamma in (1.0, 3.0):
+        lines = {}
+        for classes in (2, 3, 10, 100, 1000):
+            top = np.linspace(1 / classes + 1e-3, 0.995, 200)
+            b = bounds.pair(top, (1 - top) / (classes - 1), gamma)
+            lines[f"K = {classes}, others alike"] = (top, 1 / b)
+        lines["1/(1+γ)"] = (np.array([0, 1.0]), np.full(2, 1 / (1 + gamma)))
+        panels.append(Panel(f"γ = {gamma:g}", "top probability", "temperature", lines, marks=(0.5,)))
+    gammas = np.array(bounds.GAMMAS)
+    ends = {f"K = {k}": (gammas, np.array([bounds.highest_temperature(k, g) for g in bounds.GAMMAS]))
+            for k in bounds.CLASSES}  # fmt: skip
+    panels.append(Panel("the highest, and 1/(1+γ)", "γ", "temperature", ends | {"1/(1+γ)": (gammas, 1 / (1 + gammas))}))
+    return save_panels(panels, folder / "temperatures.svg")
+
+
+def differences(study: Study, folder: Path) -> Path:
+    """Focal temperature less temperature, a line a network, by criterion and metric."""
+    from trueup import plots
+
+    wanted = (
+        ("nll", "nll", 1000, "fitted by NLL: NLL, thousandths"),
+        ("nll", "ece", 100, "fitted by NLL: ECE, points"),
+        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE: the same, points"),
+    )
+    entries = study.networks
+    drawn, axes = plots.figure(3, 1, width=8.5, height=0.9 + 0.14 * len(entries))
+    for ax, (criterion, metric, scale, name) in zip(axes, wanted, strict=True):
+        for row, entry in enumerate(entries):
+            value, low, high = (scale * v for v in entry["criteria"][criterion]["difference"][metric])
+            colour = "#009E73" if high < 0 else "#D55E00" if low > 0 else "#777777"
+            ax.plot([low, high], [row, row], color=colour, linewidth=1.2)
+            ax.plot(value, row, marker="o" if high < 0 else "s" if low > 0 else "|", color=colour, markersize=3.5)
+        ax.axvline(0, color="black", linewidth=0.6)
+        ax.set_title(name, fontsize=7)
+        ax.set_yticks([])
+        ax.invert_yaxis()
+    axes[0].set_yticks(range(len(entries)), [f"{title(e)}, {e['loss']}" for e in entries], fontsize=5)
+    axes[0].set_xscale("symlog", linthresh=1)
+    plots.save(drawn, folder / "differences.svg")
+    return folder / "differences.svg"
+
+
+def line(study: Study, folder: Path) -> Path:
+    """The best T over T at gamma = 0, and the slope that the formula predicts."""
+    gammas = np.array([*LINE_GAMMAS, *BEYOND])
+    zero = LINE_GAMMAS.index(0.0)
+    chosen = _some(study.networks, 7)
+    best = {title(entry): (gammas, np.array(entry["line"]["temperatures"]) / entry["line"]["temperatures"][zero])
+            for entry in chosen}  # fmt: skip
+    found = np.array([[entry["line"]["predicted"], entry["line"]["tangent"]] for entry in study.networks])
+    order = found[:, 0].argsort()
+    slopes = {"measured": (found[order, 0], found[order, 1]), "as predicted": (found[order, 0], found[order, 0])}
+    panels = [
+        Panel("best T, over that at γ = 0", "γ", "T / T(0)", best, marks=(0, 1)),
+        Panel("the slope at 0", "predicted without labels", "dT/dγ", slopes),
+    ]
+    return save_panels(panels, folder / "line.svg", columns=2)
+
+
+def rivals(study: Study, folder: Path) -> Path:
+    """ECE and NLL against the size of the calibration set."""
+    names = ("temperature", "focal-temperature", "ensemble", "vector", "matrix", "auto")
+    panels = []
+    for metric, label in (("nll", "median NLL on test"), ("ece", "median ECE on test, %")):
+        lines = {}
+        for name in names:
+            found = {size: by_network(study.networks, size, name) for size in SIZES}
+            points = [
+                (np.log10(size), np.median([each[metric] for each in of.values()])) for size, of in found.items() if of
+            ]
+            x, y = np.array(points).T
+            lines[name] = (x, y * (100 if metric == "ece" else 1))
+        panels.append(Panel(label, "log10 of the calibration samples", "", lines))
+    return save_panels(panels, folder / "rivals.svg", columns=2)
+
+
+def landscapes(study: Study, folder: Path) -> Path:
+    """NLL on val over temperature and gamma, a panel a network."""
+    from trueup import plots
+
+    entries = study.networks
+    columns = 6
+    drawn, axes = plots.figure(columns, -(-len(entries) // columns), width=9)
+    for ax, entry in zip(axes, entries, strict=False):
+        found = Landscape("nll", TEMPERATURES, GAMMAS, np.array(entry["landscape"], float))
+        _, _, least = found.best
+        rise = max(float(np.quantile(found.values, 0.8)) - least, 1e-6)
+        heights = least + rise * np.concatenate([[0], np.geomspace(0.004, 1, 9)])
+        ax.contourf(found.temperatures, found.gammas, found.values, heights, cmap="cividis", extend="max")
+        near = np.array(LINE_GAMMAS)
+        ax.plot(entry["line"]["intercept"] + entry["line"]["slope"] * near, near, color="white", linewidth=0.9)
+        of = entry["criteria"]["nll"]
+        ax.plot(of["focal-temperature"]["temperature"], of["focal-temperature"]["gamma"], "*", color="white",
+                markeredgecolor="black", markersize=7, markeredgewidth=0.5)  # fmt: skip
+        ax.plot(of["temperature"]["temperature"], 0, "o", color="white", markeredgecolor="black", markersize=3.5,
+                markeredgewidth=0.5)  # fmt: skip
+        ax.set_xscale("log")
+        ax.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"], fontsize=5)
+        ax.minorticks_off()
+        ax.tick_params(labelsize=5)
+        ax.set(xlim=TEMPERATURES[[0, -1]], ylim=GAMMAS[[0, -1]])
+        ax.set_title(f"{title(entry)}\n{entry['loss']}", fontsize=4.5)
+    for ax in axes[len(entries) :]:
+        ax.set_axis_off()
+    plots.save(drawn, folder / "landscapes.png", dpi=110)
+    return folder / "landscapes.png"
+
+
+def histories(study: Study, folder: Path) -> Path | None:
+    """The probability of the label on train and on test over the epochs, for the net with most gammas."""
+    nets: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for history in study.histories.values():
+        key = tuple((k, str(v)) for k, v in sorted(history["recipe"].items()) if k != "loss")
+        nets.setdefault(key, {})[history["loss"]] = history
+    if not nets:
+        return None
+    runs = max(nets.values(), key=len)
+    panels = []
+    for part in ("train", "test"):
+        for quantity, label in (("true_probability", "mean p of the label"), ("ece", "ECE")):
+            lines = {
+                loss: (np.arange(len(run["epochs"][part])), np.array([each[quantity] for each in run["epochs"][part]]))
+                for loss, run in sorted(runs.items(), key=lambda item: item[1]["gamma"])
+            }
+            panels.append(Panel(f"{part}: {label}", "epoch", label, lines))
+    return save_panels(panels, folder / "histories.svg", columns=4)
+
+
+def shift(study: Study, folder: Path) -> Path | None:
+    """ECE against severity, the mean over the kinds, for each run."""
+    panels = []
+    for run in study.shift[:6]:
+        lines = {}
+        for name in run["cells"][0]["maps"]:
+            if "adaptive" not in name:
+                values = [
+                    np.mean([c["maps"][name]["ece"] for c in run["cells"] if c["severity"] == s]) for s in range(6)
+                ]
+                lines[name] = (np.arange(6), 100 * np.array(values))
+        panels.append(
+            Panel(run["recipe"]["model"] + ", " + run["recipe"]["loss"], "severity (0: clean)", "ECE, %", lines)
+        )
+    return save_panels(panels, folder / "shift.svg") if panels else None
+
+
+def _some(entries: list[dict[str, Any]], many: int) -> list[dict[str, Any]]:
+    """A few that differ: of each (data, loss) the first, in turn."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for entry in entries:
+        kinds.setdefault((entry["data"], entry["loss"]), []).append(entry)
+    chosen: list[dict[str, Any]] = []
+    for group in cycle(list(kinds.values())):
+        if len(chosen) >= min(many, len(entries)):
+            return chosen
+        if group:
+            chosen.append(group.pop(0))
+    return chosen

@@ -1,0 +1,164 @@
+"""What is found out about one network: fits by every criterion, the line, the landscape, and the rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueup import inputs
+from trueup.calibrators import CalibrationMap, FocalTemperature, Temperature
+from trueup.calibrators.base import nll_of
+from trueup.calibrators.focal import FocalTemperatureMap
+from trueup.calibrators.grid import FOCAL_GAMMAS, FOCAL_TEMPERATURES, TOP_LABEL_CRITERIA
+from trueup.diagrams import landscape
+from trueup.focal import log_growth
+from trueup.metrics import (
+    Resampler,
+    Scores,
+    adaptive_ece,
+    brier,
+    ece,
+    error,
+    nll,
+    overconfidence,
+    score_logits,
+    smooth_ece,
+)  # fmt: skip
+from trueup.metrics.scores import TopLabel
+from trueup.papers.komisarenko2024.line import along_the_line, fitted_line
+from trueup.papers.komisarenko2024.networks import Network, training_gamma
+from trueup.papers.komisarenko2024.rivals import rivals
+from trueup.predictions import Predictions
+
+VERSION = 1
+"""Of what is computed here; stored figures of another one are computed anew."""
+CRITERIA = ("nll", "ece", "adaptive_ece")
+"""What both parameters are chosen by on val. The paper's is adaptive_ece, which its text calls ECE."""
+METRICS: dict[str, Callable[..., float]] = {
+    "nll": nll, "brier": brier, "ece": ece, "adaptive_ece": adaptive_ece, "smooth_ece": smooth_ece, "error": error,
+}  # fmt: skip
+COMPARED = ("nll", "brier", "ece", "adaptive_ece", "smooth_ece")
+TEMPERATURES, GAMMAS = np.geomspace(0.4, 6, 18), np.array([-0.9, -0.7, -0.4, -0.2, 0, 0.3, 0.6, 1, 1.5, 2, 3, 4, 5])
+"""Of the landscape that is drawn."""
+DRAWN_SAMPLES = 1500
+
+
+def measure(network: Network, resamples: int, seed: int = 0) -> dict[str, Any]:
+    """Everything about a network, as plain numbers."""
+    val, test = network.predictions()
+    psi = trained_with(network.loss, test, resamples, seed)
+    return {**network.about(), "resamples": resamples, "seed": seed, **figures(val, test, resamples, seed), "psi": psi}
+
+
+def trained_with(loss: str, test: Predictions, resamples: int, seed: int) -> dict[str, Any] | None:
+    """What the focal map of the training gamma makes of a focal network on test; None for other losses."""
+    gamma = training_gamma(loss)
+    if not gamma:
+        return None
+    before, after = (
+        Resampler(score_through(made, test), resamples, seed)
+        for made in (None, FocalTemperatureMap(test.classes, 1.0, gamma))
+    )
+    return {
+        "gamma": gamma,
+        "test": {name: metric(after.scores) for name, metric in METRICS.items()},
+        "overconfidence": list(after.interval(overconfidence)),
+        "difference": {name: list(after.difference(before, METRICS[name])) for name in COMPARED},
+        "lowered": float((after.scores.confidence < before.scores.confidence).mean()),
+    }
+
+
+def figures(val: Predictions, test: Predictions, resamples: int, seed: int) -> dict[str, Any]:
+    """The numbers alone."""
+    before = score_through(None, test)
+    made = fits(val)
+    compared = {
+        criterion: compare(plain, focal, val, test, resamples, seed) for criterion, (plain, focal) in made.items()
+    }
+    line, short = fitted_line(val.logits, val.labels), along_the_line(val.logits, val.labels)
+    one, two = (Resampler(score_through(each, test), resamples, seed) for each in (short, made["nll"][1]))
+    some = slice(None, None, -(-len(val) // DRAWN_SAMPLES))
+    drawn = landscape(val.logits[some], val.labels[some], temperatures=TEMPERATURES, gammas=GAMMAS)
+    return {
+        "classes": val.classes, "n_val": len(val), "n_test": len(test),
+        "before": {name: metric(before) for name, metric in METRICS.items()},
+        "overconfidence": list(Resampler(before, resamples, seed).interval(overconfidence)),
+        "criteria": compared,
+        "line": line.to_dict() | {
+            "one_parameter": {
+                "temperature": short.temperature, "gamma": short.gamma,
+                "val_nll": nll_of(val.logits, val.labels, short), "less_two": list(one.difference(two, nll)),
+                "ece_less_two": list(one.difference(two, ece)),
+            },
+        },
+        "landscape": drawn.values.tolist(),
+        "rivals": rivals(val, test, seed),
+    }  # fmt: skip
+
+
+def fits(val: Predictions) -> dict[str, tuple[CalibrationMap, CalibrationMap]]:
+    """By each criterion: temperature scaling and focal temperature scaling, from one grid where it takes a grid."""
+    made: dict[str, tuple[CalibrationMap, CalibrationMap]] = {
+        "nll": (Temperature().fit(val.logits, val.labels), FocalTemperature().fit(val.logits, val.labels))
+    }
+    table = confidences(val.logits)
+    correct = (val.logits.argmax(1) == val.labels).numpy()
+    zero = int(np.flatnonzero(FOCAL_GAMMAS == 0)[0])
+    for criterion in CRITERIA[1:]:
+        metric = TOP_LABEL_CRITERIA["mukhoti2020_adaptive_ece" if criterion == "adaptive_ece" else criterion]
+        values = np.array([[metric(TopLabel(row, correct)) for row in of_gamma] for of_gamma in table])
+        g, t = np.unravel_index(int(values.argmin()), values.shape)
+        points = ((zero, int(values[zero].argmin())), (int(g), int(t)))
+        plain, focal = (
+            FocalTemperatureMap(val.classes, float(FOCAL_TEMPERATURES[t]), float(FOCAL_GAMMAS[g])) for g, t in points
+        )
+        made[criterion] = plain, focal
+    return made
+
+
+def confidences(z: Tensor) -> np.ndarray:
+    """(gammas, temperatures, N) the top probability at every point of the paper's grid."""
+    kept = np.empty((len(FOCAL_GAMMAS), len(FOCAL_TEMPERATURES), len(z)), np.float32)
+    for rows, block in inputs.row_blocks(z):
+        d = block.double() - block.amax(1, keepdim=True).double()
+        masked = d.scatter(1, block.argmax(1, keepdim=True), -torch.inf)
+        for j, temperature in enumerate(FOCAL_TEMPERATURES.tolist()):
+            below = masked / temperature
+            log_rest = below.logsumexp(1, keepdim=True)
+            log_mass = torch.log1p(log_rest.exp())
+            log_q_top, log_v = log_rest - log_mass, below - log_mass
+            others = log_v.exp()
+            r = -others * log_v.clamp(min=torch.finfo(d.dtype).min) / (1 - others)
+            log_q = torch.log1p(-others)
+            for i, gamma in enumerate(FOCAL_GAMMAS.tolist()):
+                top = -log_mass - gamma * log_q_top - log_growth(log_q_top, gamma)
+                rest = torch.exp(log_v - gamma * log_q - top).div_(1 + gamma * r).sum(1)
+                kept[i, j, rows] = (1 / (1 + rest)).numpy()
+    return kept
+
+
+def compare(
+    plain: CalibrationMap, focal: CalibrationMap, val: Predictions, test: Predictions, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Both on test, and the difference, focal temperature less temperature, with the same rows resampled for both."""
+    found: dict[str, Any] = {}
+    scores = {name: score_through(made, test) for name, made in (("temperature", plain), ("focal-temperature", focal))}
+    for name, made in (("temperature", plain), ("focal-temperature", focal)):
+        found[name] = {
+            "temperature": made.temperature, "gamma": getattr(made, "gamma", 0.0),
+            "val_nll": nll_of(val.logits, val.labels, made),
+            "test": {metric: METRICS[metric](scores[name]) for metric in METRICS},
+        }  # fmt: skip
+    first, second = (Resampler(scores[name], resamples, seed) for name in ("focal-temperature", "temperature"))
+    found["difference"] = {metric: list(first.difference(second, METRICS[metric])) for metric in COMPARED}
+    return found
+
+
+def score_through(made: CalibrationMap | None, test: Predictions) -> Scores:
+    """The test set as a map sees it, in float64; from logits, so that no NLL underflows to infinity."""
+    z = test.logits.double()
+    return score_logits(z if made is None else made.scores(z), test.labels)

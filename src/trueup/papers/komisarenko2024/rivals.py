@@ -1,0 +1,76 @@
+"""Open question 3: focal temperature scaling among the other calibrators, with small and large calibration sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueup.calibrators import CALIBRATORS, Temperature
+from trueup.metrics import Scores, ece, error, score, smooth_ece
+from trueup.predictions import Predictions
+
+SIZES = (100, 500, 1000, 5000)
+DRAWS = {100: 2, 500: 1, 1000: 1, 5000: 1}
+"""How many calibration sets of each size are drawn."""
+NAMES = ("none", "temperature", "focal-temperature", "ensemble", "softplus", "bias-temperature", "vector", "matrix",
+         "dirichlet", "isotonic", "histogram", "auto")  # fmt: skip
+BY_CLASS = ("bias-temperature", "vector", "matrix", "dirichlet", "isotonic", "histogram")
+"""Those with parameters for each class: with fewer samples than classes they are left out."""
+METRICS: dict[str, Callable[[Scores], float]] = {"ece": ece, "smooth_ece": smooth_ece, "error": error}
+
+Map = Callable[[Tensor], Tensor]
+"""Logits (N, K) -> log-probabilities."""
+
+
+def rivals(val: Predictions, test: Predictions, seed: int = 0) -> list[dict[str, Any]]:
+    """An entry for each size and calibrator: its metrics on test, the mean over the draws.
+
+    Sizes that val does not have are left out; with fewer samples than classes so are the calibrators with parameters
+    for each class, and the entry of the size says so.
+    """
+    z, found = test.logits.double(), []
+    for size in SIZES:
+        if size > len(val):
+            continue
+        few = size < val.classes
+        values: dict[str, list[list[float]]] = {name: [] for name in NAMES if not (few and name in BY_CLASS)}
+        for draw in range(DRAWS[size]):
+            rows = torch.from_numpy(np.random.RandomState(seed + draw).permutation(len(val))[:size])
+            some = (val.logits[rows].double(), val.labels[rows])
+            for name, kept in values.items():
+                if draw and name == "dirichlet" and val.classes > 20:
+                    continue  # it alone takes seconds there
+                log_probs = fitted(name, *some)(z)
+                scores = score(log_probs.exp(), test.labels)
+                own = log_probs.gather(1, test.labels[:, None])
+                kept.append([-float(own.mean()), *(metric(scores) for metric in METRICS.values())])
+        for name, kept in values.items():
+            means = dict(zip(("nll", *METRICS), np.mean(kept, axis=0).tolist(), strict=True))
+            found.append({"size": size, "calibrator": name, "draws": len(kept), "few": few, **means})
+    return found
+
+
+def fitted(name: str, z: Tensor, y: Tensor) -> Map:
+    """The map of that name, fitted."""
+    return ensemble(z, y) if name == "ensemble" else CALIBRATORS[name]().fit(z, y).log_probs
+
+
+def ensemble(z: Tensor, y: Tensor) -> Map:
+    """Ensemble temperature scaling (Zhang, Kailkhura & Han, 2020): w_1 softmax(z/T) + w_2 softmax(z) + w_3 / K.
+
+    T by NLL, then the weights by NLL, which is convex in them: expectation maximisation.
+    """
+    temperature = float(Temperature().fit(z, y).temperature)  # type: ignore[arg-type]
+
+    def parts(z: Tensor) -> Tensor:
+        return torch.stack([(z / temperature).softmax(1), z.softmax(1), torch.full_like(z, 1 / z.shape[1])])
+
+    own = parts(z).gather(2, y.expand(3, -1)[:, :, None])[:, :, 0]
+    weights = torch.full((3, 1), 1 / 3, dtype=z.dtype)
+    for _ in range(1000):
+        weights = (weights * own / (weights * own).sum(0)).mean(1, keepdim=True)
+    return lambda z: (weights[:, :, None] * parts(z)).sum(0).log()

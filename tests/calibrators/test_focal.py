@@ -1,0 +1,91 @@
+"""Focal temperature scaling on real networks: never worse than a temperature, and the optimum of its two numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+import trueup
+from tests import cases
+from tests.conftest import LOGITS, SETS, needs_logits
+from trueup.focal import log_h
+
+RUNS = sorted((Path(__file__).parents[2] / "results").glob("*/runs/*/val.safetensors"))
+PUBLIC = [LOGITS / name / "val.npz" for name in SETS]
+NETWORKS = PUBLIC + RUNS
+
+
+def loaded(path, rows=None):
+    found = trueup.load(path)
+    return found.logits[:rows].double(), found.labels[:rows]
+
+
+def nll(z, y, temperature, gamma):
+    return -float(log_h(z / temperature, gamma).log_softmax(1).gather(1, y[:, None]).mean())
+
+
+def lowest_of_a_grid(z, y, points):
+    """Over temperatures from an eighth to eight times the plain one, and 1 + gamma from a thousandth to fifty."""
+    plain = trueup.Temperature().fit(z, y).temperature
+    return min(
+        nll(z, y, t, g) for t in np.geomspace(plain / 8, 8 * plain, points) for g in np.geomspace(1e-3, 50, points) - 1
+    )
+
+
+@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.parent.name)
+def test_by_nll_it_is_never_above_temperature_scaling(path):
+    z, y = loaded(path)
+    plain, focal = (settings().fit(z, y) for settings in (trueup.Temperature, trueup.FocalTemperature))
+    assert focal.fit_report.converged
+    assert focal.fit_report.after <= plain.fit_report.after + 1e-12
+    assert nll(z, y, focal.temperature, focal.gamma) == pytest.approx(
+        focal.fit_report.after, rel=1e-7
+    )  # at -1, from 1e-8 beside it
+
+
+@needs_logits
+@pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.parent.name)
+def test_its_two_numbers_are_the_optimum_of_a_grid(path):
+    z, y = loaded(path, rows=200)
+    found = trueup.FocalTemperature().fit(z, y)
+    assert found.fit_report.after <= lowest_of_a_grid(z, y, points=17) + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.parent.name)
+def test_its_two_numbers_are_the_optimum_of_a_fine_grid_on_all_samples(path):
+    z, y = loaded(path)
+    found = trueup.FocalTemperature().fit(z, y)
+    assert found.fit_report.after <= lowest_of_a_grid(z, y, points=41) + 1e-9
+
+
+@pytest.mark.parametrize("gamma", [-1.0, -0.9, -0.5, 0.0, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_with_a_given_gamma_the_temperature_is_the_optimum(classes, gamma):
+    """Two classes make the two parameters nearly one: the step must not leave along the one that is held."""
+    probs, labels = cases.drawn(2000, classes, 1, temperature=1.7)
+    z, y = torch.from_numpy(np.log(probs)), torch.from_numpy(labels)
+    found = trueup.FocalTemperature(gamma=gamma).fit(z, y)
+    best = minimize_scalar(lambda x: nll(z, y, np.exp(x), gamma), bounds=(-4, 6), method="bounded",
+                           options={"xatol": 1e-10})  # fmt: skip
+    assert found.fit_report.after <= best.fun + 1e-8
+    assert found.gamma == gamma
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_with_a_given_temperature_gamma_is_the_optimum(temperature):
+    probs, labels = cases.drawn(2000, 5, 2, temperature=1.3)
+    z, y = torch.from_numpy(np.log(probs)), torch.from_numpy(labels)
+    found = trueup.FocalTemperature(temperature=temperature).fit(z, y)
+    grid = min(nll(z, y, temperature, g) for g in np.geomspace(1e-4, 101, 400) - 1)
+    assert found.fit_report.after <= grid + 1e-9
+
+
+@pytest.mark.parametrize("gamma", [-0.9, -0.3, 0.7, 3.0])
+def test_classes_that_tie_at_the_top_keep_their_order(gamma):
+    """Logits stored in half precision tie now and then; the first of equals stays the prediction."""
+    z = torch.randn(2000, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).mul(3).round(decimals=1)
+    made = trueup.calibrators.focal.FocalTemperatureMap(10, 1.37, gamma)
+    assert torch.equal(torch.from_numpy(made(z).numpy().argmax(1)), torch.from_numpy(z.numpy().argmax(1)))
