@@ -7,6 +7,7 @@ import torch
 from tests import cases
 from trueup.inputs import InputError
 from trueup.papers import charoenphakdee2021 as paper
+from trueup.papers import votes as human
 from trueup.papers.komisarenko2024 import networks
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
 
@@ -42,7 +43,7 @@ def test_the_verdict_on_known_posteriors_follows_the_table():
 def test_distances_to_votes():
     votes = torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
     p = torch.tensor([[0.5, 0.5], [0.75, 0.25]], dtype=torch.float64)
-    found = paper.distances(p.log(), votes)
+    found = human.distances(p.log(), votes)
     np.testing.assert_allclose(found["kl"], [0, -np.log(0.75)], atol=1e-12)
     np.testing.assert_allclose(found["tv"], [0, 0.25])
     np.testing.assert_allclose(found["nll"], [np.log(2), -np.log(0.75)])
@@ -82,7 +83,7 @@ def test_votes_that_do_not_line_up_are_told(place):
     votes = np.load(path)["counts"]
     np.savez(path, counts=np.roll(votes, 7, axis=0))
     with pytest.raises(InputError, match="the votes and the images are not in the same order"):
-        paper.compared(network, path)
+        human.compared(network, path)
     np.savez(path, counts=votes[:300])
     entries, notes = paper.against_votes(place / "results", place / "data")
     assert entries == []

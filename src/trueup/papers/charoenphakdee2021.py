@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trueup.calibrators import FocalTemperature, Temperature
-from trueup.data import cifar10h, folders
 from trueup.focal import confidence_thresholds, focal_map, risk_minimiser
 from trueup.inputs import InputError
-from trueup.papers.komisarenko2024.networks import Network, Shelf, networks, training_gamma
+from trueup.papers.komisarenko2024.networks import Shelf, networks
 from trueup.papers.page import Answer, Answered
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
 from trueup.papers.stored import run_name
+from trueup.papers.votes import MEASURES, compared, votes_file
 from trueup.train import Recipe, named
 
 TITLE = "On Focal Loss for Class-Posterior Probability Estimation: A Theoretical Perspective"
@@ -34,7 +33,6 @@ PRINTED = {1: (0.78, 0.22), 3: (0.65, 0.35), 5: (0.60, 0.40)}
 """The slides' minimisers for the posterior .90/.10, by gamma."""
 POSTERIOR = (0.9, 0.1)
 VERSION = 1
-MEASURES = {"kl": "KL", "tv": "total variation", "nll": "NLL"}
 
 
 def recipes() -> dict[str, Recipe]:
@@ -263,53 +261,6 @@ def against_votes(
     ), notes
 
 
-def votes_file(data_dir: Path | None = None) -> Path | None:
-    """The votes of CIFAR-10H, where they are."""
-    names = ("cifar10h", "cifar10h/data")
-    folder = folders.find(names, data_dir, lambda place: any((place / name).is_file() for name in cifar10h.FILES))
-    return None if folder is None else next(folder / n for n in cifar10h.FILES if (folder / n).is_file())
-
-
-def compared(network: Network, path: Path) -> dict[str, Any]:
-    """KL, total variation and NLL against the votes, of each map, with the difference to the softmax."""
-    val, test = network.predictions()
-    votes = torch.from_numpy(cifar10h.votes(path, test.labels.numpy(), test.classes))
-    z, gamma = test.logits.double(), training_gamma(network.loss)
-    reports = {"softmax": z.log_softmax(1)}
-    if gamma:
-        reports["focal map"] = focal_map(z, gamma)
-    for name, settings in (("temperature", Temperature()), ("focal-temperature", FocalTemperature())):
-        reports[name] = settings.fit(val.logits, val.labels).log_probs(z)
-    own = {name: distances(log_p, votes) for name, log_p in reports.items()}
-    maps = {
-        name: {
-            measure: {
-                "value": float(values[measure].mean()),
-                "less_softmax": _mean(values[measure] - own["softmax"][measure]),
-            }
-            for measure in MEASURES
-        }
-        for name, values in own.items()
-    }
-    unanimous = float((votes.amax(1) == 1).double().mean())
-    nearer = float((own["focal map"]["tv"] < own["softmax"]["tv"]).mean()) if gamma else None
-    return network.about() | {"gamma": gamma, "n": len(votes), "unanimous": unanimous, "nearer": nearer, "maps": maps}
-
-
-def distances(log_p: Tensor, votes: Tensor) -> dict[str, np.ndarray]:
-    """(N,) each: KL(votes, p), total variation, and the NLL of a label drawn from the votes."""
-    nll = -(votes * log_p).sum(1)
-    entropy = torch.special.entr(votes).sum(1)
-    tv = (log_p.exp() - votes).abs().sum(1) / 2
-    return {"kl": (nll - entropy).numpy(), "tv": tv.numpy(), "nll": nll.numpy()}
-
-
-def _mean(values: np.ndarray) -> list[float]:
-    """The mean over the images, and its normal 95 % interval."""
-    half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5
-    return [float(values.mean()), float(values.mean()) - half, float(values.mean()) + half]
-
-
 def votes_sheet(voted: list[dict[str, Any]]) -> Sheet:
     rows = []
     for entry in voted:
@@ -403,7 +354,7 @@ def draw(results: Path, folder: Path) -> list[Path]:
             )
         ax.set_yticks(range(len(voted)), [entry["name"] for entry in voted], fontsize=6)
         ax.set_xlabel("KL(votes, report)")
-        ax.legend()
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=7, frameon=False)
         plots.save(drawn, folder / "votes.svg")
         paths.append(folder / "votes.svg")
     return paths

@@ -84,16 +84,16 @@ def _helps(made: Study) -> Answer:
         f"{nll.networks} networks, clearly on {nll.clearly_lower}, by {-1000 * nll.mean:.1f} thousandths in the mean, "
         f"but ECE on {ece.lower} only. Fitted by adaptive ECE, as in the paper, it lowers adaptive ECE on "
         f"{own.lower}, clearly on {own.clearly_lower}, by {-100 * own.mean:.2f} points in the mean, and raises NLL "
-        f"clearly on {cost.clearly_higher}. Consistently (on four of five of the networks on which the maps "
-        f"differ, and clearly higher on none) it lowers: {', '.join(consistent) or 'nothing'}. By NLL the fitted γ is negative on "
-        f"{sum(g < 0 for g in gammas)} of {len(gammas)}."
+        f"clearly on {cost.clearly_higher}. Consistently (on four of five of the networks on which the maps differ, "
+        f"and clearly higher on none) it lowers: {', '.join(consistent) or 'nothing'}. By NLL the fitted γ is "
+        f"negative on {sum(g < 0 for g in gammas)} of {len(gammas)}."
     )
     remains = (
         "training losses of most public networks are not stated; trainings are single ones, so seeds are not judged."
     )
     pictures = (
         ("Focal loss, the proper loss behind it, and the binary map", f"{FIGURES}/decomposition.svg"),
-        ("Focal temperature less temperature, each network", f"{FIGURES}/differences.svg"),
+        ("Focal temperature less temperature, each network", f"{FIGURES}/differences.png"),
         ("NLL on val over temperature and γ; line: the best T of each γ; star: the optimum; dot: temperature scaling",
          f"{FIGURES}/landscapes.png"),
     )  # fmt: skip

@@ -148,15 +148,20 @@ def _flat_starts(classes: int, gamma: float) -> list[np.ndarray]:
 
 
 def _descended(start: np.ndarray, gamma: float, sign: int) -> float:
-    """The least (sign 1) or largest (sign -1) inverse temperature that descent over the simplex reaches."""
+    """The least (sign 1) or largest (sign -1) inverse temperature on the way of a descent over the simplex.
+
+    At a tie the function has a kink, and a descent may end above where it began.
+    """
+    seen = []
 
     def evaluate(x: np.ndarray) -> tuple[float, np.ndarray]:
         free = torch.tensor(x[None], requires_grad=True)
         value = sign * inverse_temperature(free, gamma).sum()
         value.backward()
         assert free.grad is not None
-        return float(value.detach()), free.grad[0].nan_to_num().numpy()
+        seen.append(float(value.detach()))
+        return seen[-1], free.grad[0].nan_to_num().numpy()
 
-    found = minimize(evaluate, start, jac=True, method="L-BFGS-B", bounds=[(-60, 0)] * len(start),
-                     options={"maxiter": 40, "maxfun": 60})  # fmt: skip
-    return float(sign * found.fun)
+    minimize(evaluate, start, jac=True, method="L-BFGS-B", bounds=[(-60, 0)] * len(start),
+             options={"maxiter": 40, "maxfun": 60})  # fmt: skip
+    return sign * min(seen)

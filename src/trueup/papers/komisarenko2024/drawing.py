@@ -95,9 +95,9 @@ def differences(study: Study, folder: Path) -> Path:
     from trueup import plots
 
     wanted = (
-        ("nll", "nll", 1000, "fitted by NLL: NLL, thousandths"),
-        ("nll", "ece", 100, "fitted by NLL: ECE, points"),
-        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE: the same, points"),
+        ("nll", "nll", 1000, "by NLL: NLL, ‰"),
+        ("nll", "ece", 100, "by NLL: ECE, points"),
+        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE: it, points"),
     )
     entries = study.networks
     drawn, axes = plots.figure(3, 1, width=8.5, height=0.9 + 0.14 * len(entries))
@@ -113,8 +113,8 @@ def differences(study: Study, folder: Path) -> Path:
         ax.invert_yaxis()
     axes[0].set_yticks(range(len(entries)), [f"{title(e)}, {e['loss']}" for e in entries], fontsize=5)
     axes[0].set_xscale("symlog", linthresh=1)
-    plots.save(drawn, folder / "differences.svg")
-    return folder / "differences.svg"
+    plots.save(drawn, folder / "differences.png", dpi=130)
+    return folder / "differences.png"
 
 
 def line(study: Study, folder: Path) -> Path:
@@ -191,7 +191,7 @@ def histories(study: Study, folder: Path) -> Path | None:
         nets.setdefault(key, {})[history["loss"]] = history
     if not nets:
         return None
-    runs = max(nets.values(), key=len)
+    runs = max(nets.values(), key=lambda of: (len(of), next(iter(of.values()))["recipe"]["reduction"] == "sum"))
     panels = []
     for part in ("train", "test"):
         for quantity, label in (("true_probability", "mean p of the label"), ("ece", "ECE")):

@@ -55,9 +55,11 @@ def title(entry: Entry) -> str:
 
 
 def _told_apart(entry: Entry) -> str:
-    """What a run's name says beside data, model and loss, as "short seed0"."""
-    rest = entry["name"].split("_")[3:]
-    return f", {' '.join(rest)}" if rest else ""
+    """What a run's name says beside data, model and loss, in short: how the batch is reduced, lr and seed."""
+    words = {"reduction-mean": "mean"}
+    parts = [words.get(part, part.replace("-", " ", 1)) for part in entry["name"].split("_")[3:]]
+    told = [part.replace("seed", "seed ") for part in parts if part.startswith(("mean", "lr", "seed"))]
+    return f", {' '.join(told)}" if told else ""
 
 
 def interval(values: list[float], scale: float = 1.0, digits: int = 2) -> str:
@@ -243,13 +245,15 @@ def histories_sheet(study: Study) -> Sheet:
     ):
         train, test = (history["epochs"][part][-1] for part in ("train", "test"))
         entry = found.get(name)
-        psi = entry["psi"] if entry else None
+        if entry is None:
+            continue
+        psi = entry["psi"]
         rows.append((
             name, f"{history['gamma']:g}", f"{100 * train['accuracy']:.2f}", f"{100 * train['true_probability']:.2f}",
             f"{100 * train['ece']:.2f}", f"{100 * test['accuracy']:.2f}", f"{100 * test['true_probability']:.2f}",
-            interval(entry["overconfidence"], 100) if entry else "-",
+            interval(entry["overconfidence"], 100),
             interval(psi["overconfidence"], 100) if psi else "-",
-            f"{100 * entry['before']['ece']:.2f} → {100 * psi['test']['ece']:.2f}" if entry and psi else "-",
+            f"{100 * entry['before']['ece']:.2f} → {100 * psi['test']['ece']:.2f}" if psi else "-",
         ))  # fmt: skip
     columns = ("run", "γ", "train: accuracy", "p of the label", "ECE", "test: accuracy", "p of the label",
                "over-confidence as trained", "after the map", "ECE as trained → after the map")  # fmt: skip

@@ -21,7 +21,7 @@ from trueup.calibrators import Auto, CalibrationMap, FocalTemperature, Temperatu
 from trueup.calibrators.focal import FocalTemperatureMap
 from trueup.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from trueup.inputs import InputError
-from trueup.metrics import Resampler, ece, error, nll, overconfidence, score
+from trueup.metrics import Resampler, ece, error, nll, overconfidence, score_logits
 from trueup.papers.komisarenko2024.networks import Shelf, training_gamma
 from trueup.papers.stored import run_name
 from trueup.train import Run, load_run
@@ -112,7 +112,7 @@ def figures(
 def _judged(
     z: Tensor, labels: Tensor, maps: dict[str, CalibrationMap | None], resamples: int, seed: int
 ) -> dict[str, Any]:
-    scores = {name: score(z.softmax(1) if made is None else made(z), labels) for name, made in maps.items()}
+    scores = {name: score_logits(z if made is None else made.scores(z), labels) for name, made in maps.items()}
     focal, plain = (Resampler(scores[name], resamples, seed) for name in ("focal-temperature", "temperature"))
     return {
         "error": error(scores["none"]),
@@ -126,8 +126,8 @@ def _judged(
 
 def _confidence(z: Tensor, labels: Tensor, psi: CalibrationMap | None) -> dict[str, Any]:
     """Accuracy and mean confidence, as trained and after the focal map of the training gamma."""
-    before = score(z.softmax(1), labels)
-    after = before if psi is None else score(psi(z), labels)
+    before = score_logits(z, labels)
+    after = before if psi is None else score_logits(psi.scores(z), labels)
     return {
         "accuracy": 1 - error(before),
         "before": float(before.confidence.mean()), "after": float(after.confidence.mean()),
