@@ -139,7 +139,7 @@ def test_a_stopped_study_leaves_no_worker_behind(tmp_path, how):
         workers = [pid for pid in children(study.pid) if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(workers) == 1
         study.send_signal(how)
-        out, err = study.communicate(timeout=30)
+        out, err = study.communicate(timeout=60)
         wait_until(lambda: gone(workers[0]), 20)
         assert out == ""
         if how == signal.SIGINT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +57,8 @@ def title(entry: Entry) -> str:
 
 def _told_apart(entry: Entry) -> str:
     """What a run's name says beside data, model and loss, in short: how the batch is reduced, lr and seed."""
-    words = {"reduction-mean": "mean"}
-    parts = [words.get(part, part.replace("-", " ", 1)) for part in entry["name"].split("_")[3:]]
-    told = [part.replace("seed", "seed ") for part in parts if part.startswith(("mean", "lr", "seed"))]
+    parts = entry["name"].replace("reduction-mean", "mean").split("_")[3:]
+    told = [re.sub(r"^(lr|seed)-?", r"\1 ", part) for part in parts if part.startswith(("mean", "lr", "seed"))]
     return f", {' '.join(told)}" if told else ""
 
 
