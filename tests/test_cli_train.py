@@ -133,7 +133,6 @@ def test_a_stopped_study_leaves_no_worker_behind(tmp_path, how):
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores Ctrl-C
     )
     try:
         wait_until(lambda: any(file.stat().st_size for file in tmp_path.glob("*/history.jsonl")))
