@@ -1,13 +1,15 @@
 """λ max to 0.1 % and the trace to 1 %: ours beside curvlinops with SciPy's eigsh and its Hutch++, in one run.
 
-    python -m benchmarks.curvature [--repeats 3] [--samples 2048] [--device cuda --model resnet18 --samples 5000]
+    python -m benchmarks.curvature [--repeats 3] [--samples 2048]
+    python -m benchmarks.curvature --device cuda --run RUN --samples 5000
 
 On a CPU: a CNN of 0.1 million parameters, trained for some epochs on 2 048 images of digits (16 x 16 pixels). Times are
 medians of processor time over the repeats, on one thread. Our trace is exact for this net; it is measured by probes
 too, which is what a net of a hundred classes gets. Hutch++ of curvlinops states no error: it gets 48, 192, 384
 products, until its root mean square error over the repeats is 1 %, which nobody could know beforehand.
 
-On a GPU: the same for ResNet-18 with random weights and images of 32 x 32 pixels, wall-clock time, ours alone.
+On a GPU: the same for the net of a run, which must have its weights, on its validation images; wall-clock time, ours
+alone.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from torch import nn
 
 import trueup
 from benchmarks.timing import Tee, prepare, where
-from trueup import models
 from trueup.curvature import curvature, top_eigenvalues, trace, trace_of
+from trueup.papers.kimura2024.measure import stored_net
+from trueup.train import load_run
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = (48, 192, 384)
@@ -125,17 +128,14 @@ def on_cpu(samples: int, repeats: int) -> None:
     print(f"\n{where()}; curvlinops {_version('curvlinops-for-pytorch')}")
 
 
-def on_gpu(samples: int, repeats: int, name: str) -> None:
-    torch.manual_seed(0)
-    net = models.build(name, 10, (3, 32, 32)).cuda()
-    x, y = torch.randn(samples, 3, 32, 32, device="cuda"), torch.randint(10, (samples,), device="cuda")
-    with torch.no_grad():
-        for part in x.split(500):  # running statistics that fit
-            net(part)
-    batches = list(zip(x.split(500), y.split(500), strict=True))
-    size = sum(p.numel() for p in net.parameters())
+def on_gpu(folder: Path, samples: int, repeats: int) -> None:
+    run = load_run(folder)
+    net, batches = stored_net(run, "val", samples, 500, "cuda", None)
+    name, size = run.recipe.model, sum(p.numel() for p in net.parameters())
+    samples = sum(len(labels) for _, labels in batches)
     print(f"# Curvature of {name} with {size} parameters over {samples} images\n")
-    print("Wall-clock time. Written by `python -m benchmarks.curvature --device cuda`.\n")
+    print(f"{run.recipe.data}, trained for {run.recipe.epochs} epochs with {run.recipe.loss}.")
+    print("Wall-clock time. Written by `python -m benchmarks.curvature --device cuda --run RUN`.\n")
     print("| what | seconds | products | value | peak memory, GiB |\n|---|---:|---:|---:|---:|", flush=True)
 
     def finished(work: Callable[[], Any]) -> Any:
@@ -169,19 +169,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--samples", type=int, default=2048)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--run", type=Path)
     chosen = parser.parse_args()
     if chosen.device == "cpu":
         prepare()
     warnings.simplefilter("ignore")
     RESULTS.mkdir(exist_ok=True)
-    name = "curvature.md" if chosen.device == "cpu" else f"curvature_{chosen.model}_gpu.md"
+    name = "curvature.md" if chosen.device == "cpu" else "curvature_gpu.md"
     with open(RESULTS / name, "w") as file:
         sys.stdout = Tee(sys.__stdout__, file)
         if chosen.device == "cpu":
             on_cpu(chosen.samples, chosen.repeats)
         else:
-            on_gpu(chosen.samples, chosen.repeats, chosen.model)
+            on_gpu(chosen.run, chosen.samples, chosen.repeats)
         sys.stdout = sys.__stdout__
 
 

@@ -36,7 +36,8 @@ def test_the_logic_by_the_interpreter():
 
 @needs_triton
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_it_compiles_for_a_gpu_that_is_not_here(dtype):
+@pytest.mark.parametrize("classes", [1000, 100_000])
+def test_it_compiles_for_a_gpu_that_is_not_here(dtype, classes):
     """The interpreter takes what no GPU would: sizes that are no powers of two, types that do not meet."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -45,12 +46,13 @@ def test_it_compiles_for_a_gpu_that_is_not_here(dtype):
     from trueup.losses import programs
 
     pointers = {"labels": "*i64", "losses": "*fp32", "bounds": "*fp64", "gammas": "*fp64", "divisor": "*i32"}
+    pointers |= {"meeting": "*i64"}
     types = {"logits": f"*{dtype}", "grad": f"*{dtype}"} | pointers
     types |= dict.fromkeys(("logits_stride", "grad_stride", "K", "ignore_index"), "i32")
-    sizes = kernel.configuration(1000, 2 if dtype == "bf16" else 4)
+    sizes = kernel.configuration(classes, 2 if dtype == "bf16" else 4)
     warps = sizes.pop("num_warps")
     fixed = {"weights": None, "STEPS": 2, "WEIGHTED": False, "DIVIDED": True, "DETACH": False, "EVEN": False}
-    fixed |= {"WIDE": dtype == "fp32"} | sizes
+    fixed |= {"WIDE": dtype == "fp32", "PHASE": 0} | sizes
     names = programs.focal_rows.arg_names
     source = ASTSource(
         programs.focal_rows,
@@ -112,7 +114,7 @@ GPU_LOSSES = {
 @pytest.mark.parametrize("name", GPU_LOSSES)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("classes", [2, 100, 1000, 50_257])
+@pytest.mark.parametrize("classes", [2, 100, 1000, 50_257, 128_256])
 def test_fused_is_plain_on_a_gpu(name, reduction, dtype, classes):
     loss = GPU_LOSSES[name](reduction=reduction).cuda()
     z, y = (x.cuda() for x in batch(n=32, classes=classes, dtype=dtype, scale=4))
@@ -147,6 +149,19 @@ def test_overwritten_logits_hold_the_gradient_and_whoever_needs_them_is_told():
     saved.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved_logits.backward()
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("classes", [1000, 65_536, 99_999, 262_144])
+def test_in_place_or_not_it_is_the_same(classes, dtype):
+    """Also of rows that several programs share, many more of them than can run at once."""
+    z = torch.randn(2000 if classes < 200_000 else 700, classes, device="cuda", dtype=dtype)
+    y = torch.randint(0, classes, (len(z),), device="cuda")
+    kept, overwritten = z.clone().requires_grad_(), z.requires_grad_()
+    losses.Focal(3)(kept, y).backward()
+    losses.Focal(3, overwrite_logits=True)(overwritten, y).backward()
+    assert torch.equal(kept.grad, overwritten.grad)
 
 
 @needs_gpu

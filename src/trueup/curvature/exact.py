@@ -24,7 +24,7 @@ from torch.func import grad, jvp, vmap
 
 from trueup.curvature.grams import Grams
 from trueup.curvature.krylov import generator_on
-from trueup.curvature.products import Curvature, Problem, evaluating, finite, out_of_memory
+from trueup.curvature.products import Curvature, Problem, finite, measuring, out_of_memory
 
 MOST_CLASSES = 40
 """With more, so many backward passes take longer than probes."""
@@ -43,7 +43,7 @@ def gauss_newton_traces(
     problem, done = made.problem, 0
     total = torch.zeros(len(problem.weights), dtype=torch.float64, device=made.device)
     grams, classes = None, 0
-    with evaluating(problem.model), torch.no_grad():
+    with measuring(problem.model), torch.no_grad():
         for inputs, labels, share in problem.samples:
             logits = problem.logits(problem.weights, inputs)
             if logits.ndim != 2 or logits.shape[1] > MOST_CLASSES:
@@ -94,7 +94,7 @@ def bent_layers(made: Curvature) -> list[str]:
     def drawn_like(tensor: Tensor) -> Tensor:
         return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
 
-    with evaluating(problem.model), torch.enable_grad():
+    with measuring(problem.model), torch.enable_grad():
         logits = problem.logits(weights, inputs)
         total = (logits * drawn_like(logits)).sum()
         slopes = torch.autograd.grad(total, list(weights.values()), create_graph=True, allow_unused=True)

@@ -120,7 +120,7 @@ def matrix_of(problem: Problem, matrix: str, vectors_at_once: int | None = None)
     def rows(vectors: Tensor) -> Tensor:
         nonlocal at_once
         total = torch.zeros_like(vectors)
-        with evaluating(problem.model):
+        with measuring(problem.model):
             for inputs, labels, share in problem.samples:
                 product = _of_batch(PRODUCTS[matrix], problem, inputs, labels)
                 at_once = _add_products(total, product, vectors, share, weights, layers, at_once)
@@ -208,6 +208,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[None]:
+    """In eval mode, and convolutions on a GPU with all digits of float32: TF32, their usual way, has three."""
+    convolution = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    usual = convolution.fp32_precision
+    convolution.fp32_precision = "ieee"
+    try:
+        with evaluating(model):
+            yield
+    finally:
+        convolution.fp32_precision = usual
 
 
 class Samples:

@@ -1,8 +1,8 @@
 """Cross-entropy and the focal losses of p_y in one fused pass on a GPU (Triton).
 
-A program takes a row: the log-sum-exp of the other classes, the loss and its slope in the odds against the label, and
-the gradient, written at once, where the logits were if the caller allows it. So a step costs one reading of the logits
-from memory, one from the cache, and one writing.
+A program takes a row, or two programs a long one: the log-sum-exp of the other classes, the loss and its slope in the
+odds against the label, and the gradient, written at once, where the logits were if the caller allows it. So a step
+costs one reading of the logits from memory, one from the cache, and one writing.
 
 The gradient is that of the reduced loss. What arrives from above in the backward pass, nearly always 1, is looked at
 on the device: multiplying by 1 costs a launch, nothing more.
@@ -78,10 +78,12 @@ def fused(loss: Focal | CrossEntropy, logits: Tensor, labels: Tensor) -> Tensor:
     weight, labels = loss.weight, labels.contiguous()
     if weight is not None and len(weight) != logits.shape[1]:
         raise InputError(f"weight: {len(weight)} weights for {logits.shape[1]} classes")
-    divisor = _divisor(labels, weight, loss, logits.shape[1])
+    sizes = configuration(logits.shape[1], logits.element_size())
+    meeting = torch.empty(sizes["PARTS"] * len(labels), dtype=torch.int64, device=labels.device)
+    divisor = _divisor(labels, weight, loss, logits.shape[1], meeting)
     detach, overwrite = getattr(loss, "detach_weight", False), loss.overwrite_logits
-    settings = (loss.ignore_index, detach, overwrite)
-    rows: Any = _Fused.apply(logits, labels, bounds, gammas, weight, divisor, settings)
+    settings = (loss.ignore_index, detach, overwrite, sizes)
+    rows: Any = _Fused.apply(logits, labels, bounds, gammas, weight, divisor, meeting, settings)
     return rows if loss.reduction == "none" else rows.sum()
 
 
@@ -101,14 +103,16 @@ def _constant(gamma: float, device: torch.device) -> tuple[Tensor, Tensor]:
     )
 
 
-def _divisor(labels: Tensor, weight: Tensor | None, loss: Focal | CrossEntropy, classes: int) -> Tensor | None:
+def _divisor(
+    labels: Tensor, weight: Tensor | None, loss: Focal | CrossEntropy, classes: int, meeting: Tensor
+) -> Tensor | None:
     """What every row's loss is divided by: the number of rows that count, or the sum of their weights, for the mean.
 
-    On the way a label out of range is found, by an assertion on the device.
+    On the way a label out of range is found, by an assertion on the device, and the programs' meeting place is cleared.
     """
     count = torch.empty((), dtype=torch.int32, device=labels.device)
-    sizes = {"BLOCK": 4096, "num_warps": 16, "debug": True}
-    _programs().survey[(1,)](labels, count, len(labels), classes, loss.ignore_index, **sizes)
+    sizes = {"PARTS": len(meeting) // max(len(labels), 1), "BLOCK": 4096, "num_warps": 32, "debug": True}
+    _programs().survey[(1,)](labels, count, meeting, len(labels), classes, loss.ignore_index, **sizes)
     if loss.reduction != "mean":
         return None
     if weight is None:
@@ -127,13 +131,14 @@ class _Fused(Function):
         gammas: Tensor,
         weight: Tensor | None,
         divisor: Tensor | None,
-        settings: tuple[int, bool, bool],
+        meeting: Tensor,
+        settings: tuple[int, bool, bool, dict[str, int]],
     ) -> Tensor:
-        ignore_index, detach, overwrite = settings
+        ignore_index, detach, overwrite, sizes = settings
         data = logits.detach()
         grad = data if overwrite else torch.empty_like(data, memory_format=torch.contiguous_format)
         losses = torch.empty(len(data), dtype=torch.float32, device=data.device)
-        launch(data, grad, labels, losses, bounds, gammas, weight, divisor, ignore_index, detach)
+        launch(data, grad, labels, losses, bounds, gammas, weight, divisor, meeting, ignore_index, detach, sizes)
         if overwrite:  # whoever saved the logits for a backward pass of its own is told, not given wrong numbers
             torch.autograd.graph.increment_version(logits)
         ctx.grad, ctx.overwrite = grad, overwrite
@@ -150,24 +155,24 @@ class _Fused(Function):
             raise InputError("the fused kernel's gradient was already handed out; call the loss once for each backward")
         grad, ctx.grad = ctx.grad, None
         rescale(grad, grads[0])
-        return grad, None, None, None, None, None, None
+        return grad, None, None, None, None, None, None, None
 
 
 def configuration(classes: int, width: int) -> dict[str, int]:
     """Sizes of a program for rows of so many classes of so many bytes each; measured on an H200.
 
     A thread takes 16 bytes at a time. Few programs at once for long rows: what they have read has to stay in the cache
-    until it is read again.
+    until it is read again. Two to a row from 65 536 classes on, so that one may write while another reads.
     """
     each = 16 // width
     if classes >= 65_536:
-        return {"R": 16, "C": 256 * each, "STAGES": 3, "num_warps": 8}
+        return {"R": 16, "C": 128 * each, "STAGES": 3, "num_warps": 4, "PARTS": 2}
     if classes >= 8192:
-        return {"R": 16, "C": 64 * each, "STAGES": 3, "num_warps": 2}
+        return {"R": 16, "C": 64 * each, "STAGES": 3, "num_warps": 2, "PARTS": 1}
     warps = next(warps for warps in (4, 2, 1) if warps == 1 or warps * 32 * each <= classes)
     columns = min(1 << (classes - 1).bit_length(), warps * 32 * each)
     rows = next(rows for rows in (8, 4, 2, 1) if rows == 1 or rows * columns <= classes)
-    return {"R": rows, "C": columns, "STAGES": 2, "num_warps": warps}
+    return {"R": rows, "C": columns, "STAGES": 2, "num_warps": warps, "PARTS": 1}
 
 
 def launch(
@@ -179,16 +184,16 @@ def launch(
     gammas: Tensor,
     weight: Tensor | None,
     divisor: Tensor | None,
+    meeting: Tensor,
     ignore_index: int,
     detach: bool,
-    **sizes: int,
+    sizes: dict[str, int],
+    phase: int = 0,
 ) -> None:
-    """Fills ``losses`` and ``grad`` (which may be the logits themselves)."""
+    """Fills ``losses`` and ``grad`` (which may be the logits themselves); ``phase`` as in ``programs``."""
     if not len(logits):
         return
-    sizes = sizes or configuration(logits.shape[1], logits.element_size())
-    even = logits.shape[1] % (sizes["R"] * sizes["C"]) == 0
-    _programs().focal_rows[(len(logits),)](
+    _programs().focal_rows[(len(logits) * sizes["PARTS"],)](
         logits,
         grad,
         labels,
@@ -197,6 +202,7 @@ def launch(
         gammas,
         weight,
         divisor,
+        meeting,
         logits.stride(0),
         grad.stride(0),
         logits.shape[1],
@@ -206,7 +212,8 @@ def launch(
         DIVIDED=divisor is not None,
         DETACH=detach,
         WIDE=logits.dtype == torch.float32,
-        EVEN=even,
+        EVEN=logits.shape[1] % (sizes["R"] * sizes["C"]) == 0,
+        PHASE=phase,
         enable_fp_fusion=True,
         **sizes,
     )
