@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trueup.calibrators import FocalTemperature
+from trueup.calibrators.solve import few_threads
 from trueup.focal.parts import Complements, complements, log_growth
 from trueup.metrics.binned import ece
 from trueup.metrics.scores import TopLabel
@@ -88,9 +89,10 @@ def landscape(
     correct = (z.argmax(1) == y).numpy()
     blocks = torch.from_numpy(gammas)[:, None, None].split(max(1, AT_ONCE // z.numel()))
     for j, temperature in enumerate(temperatures.tolist()):
-        parts = complements(z / temperature)
-        r = -parts.others * parts.log_v / (1 - parts.others)
-        found_at = [_mapped(parts, r, y, block) for block in blocks]
+        with few_threads(z):
+            parts = complements(z / temperature)
+            r = -parts.others * parts.log_v / (1 - parts.others)
+            found_at = [_mapped(parts, r, y, block) for block in blocks]
         values[0, :, j] = torch.cat([nll for nll, _ in found_at]).numpy()
         confidences = torch.cat([confidence for _, confidence in found_at]).numpy()
         values[1, :, j] = [ece(TopLabel(each, correct), bins=bins) for each in confidences]
