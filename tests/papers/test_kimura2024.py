@@ -27,11 +27,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "curvature.md"
 
 def test_the_grid_has_every_gamma_and_every_tau_once():
     recipes = kimura2024.recipes()
-    assert len(recipes) == 2 * 8 + 2 * 5 + 5 * 3 + 5 * 3
-    losses = [recipe.loss for recipe in recipes.values() if recipe.model == "resnet18"]
-    assert losses == ["cross-entropy", *(f"focal:{g}" for g in (1, 2, 3, 4, 5, 7, 10))]
+    assert len(recipes) == 2 * 8 + 2 * 5 + 2 * 6 + 5 * 3 + 5 * 3
+    for data, gammas in {"cifar10": (1, 2, 3, 4, 5, 7, 10), "cifar100": (1, 2, 3, 5, 10)}.items():
+        losses = [r.loss for r in recipes.values() if (r.data, r.model) == (data, "resnet18")]
+        assert losses == ["cross-entropy", *(f"focal:{g}" for g in gammas)]
     assert sum("hessian-trace" in recipe.loss for recipe in recipes.values()) == 12 + 12
-    assert {recipe.data for recipe in recipes.values()} == {"cifar10", "digits"}
+    assert {recipe.data for recipe in recipes.values()} == {"cifar10", "cifar100", "digits"}
 
 
 # ---------------------------------------------------------------------- theory
@@ -87,31 +88,30 @@ def point(place, own, plain, trace, ece, error=0.05):
             "lowest": -0.1, "trace": {"value": trace, "stderr": 0.0, "converged": True},
         }  # fmt: skip
 
-    run = SimpleNamespace(
-        history=[{"test": {"ece": ece, "error": error, "nll": 0.2}}],
-        test=SimpleNamespace(logits=torch.eye(10), labels=torch.arange(10)),
-    )
-    return Point("run", place, run, {"losses": {"own": measured(own), "cross-entropy": measured(plain)}})
+    run = SimpleNamespace(history=[{"test": {"ece": ece, "error": error, "nll": 0.2}}])
+    losses = {"own": measured(own), "cross-entropy": measured(plain)}
+    return Point("run", place, run, {"losses": losses}, classes=10, overconfidence=0.01)
 
 
-def with_gammas(net, own, plain, traces, eces):
+def with_gammas(net, own, plain, traces, eces, data="cifar10"):
     rows = zip(grid.NETS[net], own, plain, traces, eces, strict=True)
-    return [point(Place("gamma", net, gamma=g), o, c, t, e) for g, o, c, t, e in rows]
+    return [point(Place("gamma", net, gamma=g, data=data), o, c, t, e) for g, o, c, t, e in rows]
 
 
 def test_verdicts_on_gamma_follow_the_numbers():
     rising, falling = list(range(1, 9)), list(range(8, 0, -1))
     u_shape = [0.05, 0.04, 0.03, 0.01, 0.02, 0.03, 0.04, 0.05]
     points = with_gammas("resnet18", falling, rising, falling, u_shape)
-    own, plain, cnn, vit, between = networks.gamma_findings(points)
+    own, plain, cnn, vit, between = networks.gamma_findings(points, "cifar10")
     assert [f.verdict for f in (own, plain, cnn, vit, between)] == [HOLDS, FAILS, HOLDS, UNTESTED, HOLDS]
     assert "ResNet-18: 8, 7, 6, 5, 4, 3, 2, 1" in own.evidence
     assert "1.00 % at gamma 3" in cnn.evidence
     points = with_gammas("resnet18", falling, falling, falling, falling)
-    own, plain, cnn, vit, between = networks.gamma_findings(points)
+    own, plain, cnn, vit, between = networks.gamma_findings(points, "cifar10")
     assert [f.verdict for f in (own, plain, cnn, vit, between)] == [HOLDS, HOLDS, FAILS, UNTESTED, FAILS]
-    assert len(networks.gamma_sheet(points).rows) == 8
-    assert all(f.verdict == UNTESTED for f in networks.gamma_findings([]))
+    assert len(networks.gamma_sheet(points, "cifar10").rows) == 8
+    assert networks.gamma_sheet(points, "cifar100") is None
+    assert all(f.verdict == UNTESTED for f in networks.gamma_findings(points, "cifar100"))
 
 
 def test_verdicts_on_tau_leave_out_a_net_that_has_learnt_nothing():
@@ -131,11 +131,11 @@ def test_verdicts_on_tau_leave_out_a_net_that_has_learnt_nothing():
 
 def test_figures_of_what_is_there(tmp_path):
     pytest.importorskip("matplotlib")
-    points = with_gammas("resnet18", range(8), range(8), range(8), [0.1] * 8)
+    points = with_gammas("resnet18", range(8), range(8), range(8), [0.1] * 8, "cifar100")
     points += [point(Place("tau", "mlp", tau=tau, lr=0.01), 1, 1, 1, 0.1) for tau in grid.TAUS]
     points += [point(Place("digits", "mlp", tau=tau, seed=s), 1, 1, 1, 0.1) for tau in grid.DIGITS_TAUS for s in (0, 1)]
     names = [path.name for path in drawing.draw(points, tmp_path)]
-    assert names == ["figure1.svg", "figure2.svg", "figure3.svg", "figure4.svg", "digits.svg"]
+    assert names == [f"{name}.svg" for name in ("figure1", "figure2-cifar100", "figure3-cifar100", "figure4", "digits")]
     assert [path.name for path in drawing.draw([], tmp_path)] == ["figure1.svg"]
 
 

@@ -15,11 +15,12 @@ from trueup import losses
 from trueup.inputs import InputError
 from trueup.papers.judged import Figures, figures
 from trueup.papers.mukhoti2020 import authors, checks, claims, our_runs, sheets
-from trueup.papers.mukhoti2020.grid import STEPS, beside_run, differences, grid, step_of
+from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, STEPS, beside_run, differences, grid, step_of
 from trueup.papers.mukhoti2020.linear import RATE, linear_model
 from trueup.papers.mukhoti2020.settings import Network, settings_of
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
 from trueup.papers.stored import load_runs, store
+from trueup.papers.summary import summary_of
 from trueup.train import named, train
 
 FOLDER = RESULTS / "mukhoti2020"
@@ -31,7 +32,7 @@ def setting():
     """ResNet-18 with the authors' step, seed 0 of each loss."""
     names = [f"cifar10_resnet18_{loss}_short_seed0" for loss in ("cross-entropy", "focal-3", "flsd-53")]
     runs = load_runs(FOLDER)
-    (found,) = settings_of([Network(n, runs[n], figures(runs[n].val, runs[n].test, resamples=50)) for n in names])
+    (found,) = settings_of([Network(n, runs[n], summary_of(runs[n], resamples=50)) for n in names])
     return found
 
 
@@ -82,6 +83,9 @@ def test_every_step_of_the_grid_has_its_title():
     assert [step_of(recipe) for recipe in study] == [step for step in STEPS for _ in range(3)]
     assert step_of(named("mukhoti2020-short", loss="brier")) == next(iter(STEPS))
     assert step_of(named("mukhoti2020-short", batch=64)) == "batch 64"
+    assert step_of(named("mukhoti2020-sst")) == "mean, not clipped"
+    for part in grid().values():
+        assert {step_of(recipe) for recipe in part.values()} <= set(STEPS)
 
 
 def test_a_run_is_put_beside_its_row():
@@ -123,22 +127,83 @@ def test_curves_of_a_loss_that_does_not_overfit_do_not_pass_for_those_of_cross_e
 
 
 def test_a_claim_without_its_runs_is_not_tested(setting):
-    finding = claims.judged(claims.CLAIMS[0], [replace(setting, networks={CE: setting.networks[CE]})])
-    assert finding.verdict == UNTESTED
-    assert "focal:3" in finding.evidence
+    found = claims.judged(claims.CLAIMS[0], [replace(setting, networks={CE: setting.networks[CE]})])
+    assert [finding.verdict for finding in found] == [UNTESTED] * 3
+    assert [finding.on for finding in found] == ["CIFAR-10", "CIFAR-100", "20 Newsgroups"]
+    assert all("focal:3" in finding.evidence for finding in found)
+
+
+def test_a_claim_has_a_verdict_for_each_data_set(setting):
+    news = replace(swapped(setting), data="20newsgroups", step="mean, not clipped", schedule="mukhoti2020-20newsgroups")
+    first, second, third = claims.judged(claims.CLAIMS[0], [setting, news])
+    assert (first.verdict, second.verdict, third.verdict) == (HOLDS, UNTESTED, FAILS)
+    assert "20newsgroups" in third.on
+    assert first.others == ()
+    sst = replace(setting, data="sst", step="mean, not clipped", schedule="mukhoti2020-sst")
+    first, *_ = claims.judged(claims.CLAIMS[0], [setting, sst])
+    assert [(on.split(", ")[1], verdict) for on, verdict, _ in first.others] == [
+        ("sst", HOLDS)
+    ]  # the paper's is not so
+    assert not claims.under_confident(sst)[0]
+
+
+def test_the_weight_of_mmce_is_that_of_the_data():
+    lowest = next(claim for claim in claims.CLAIMS if "after T" in claim.text and "MMCE" in claim.text)
+    found = {finding.on: finding.evidence for finding in claims.judged(lowest, [])}
+    assert "cross-entropy+mmce:2" in found["CIFAR-10"]
+    assert "cross-entropy+mmce:8" in found["SST Binary"]
+
+
+def test_what_is_said_of_the_falls_of_the_learning_rate_needs_them(setting):
+    (network,) = setting.networks[CE]
+    steady = replace(network.run, recipe=network.run.recipe.changed({"milestones": (), "factors": ()}))
+    other = replace(setting, networks={loss: (replace(network, run=steady),) for loss in setting.networks})
+    for claim in claims.CLAIMS:
+        if claim.staged:
+            assert [finding.verdict for finding in claims.judged(claim, [other])] == [UNTESTED]
 
 
 def test_another_step_does_not_decide_the_verdict_but_is_told(setting):
     other = replace(swapped(setting), step="mean, not clipped")
-    assert claims.judged(claims.CLAIMS[0], [other]).verdict == UNTESTED
-    finding = claims.judged(claims.CLAIMS[0], [setting, other])
+    assert claims.judged(claims.CLAIMS[0], [other])[0].verdict == UNTESTED
+    finding = claims.judged(claims.CLAIMS[0], [setting, other])[0]
     assert (finding.verdict, finding.others[0][1]) == (HOLDS, FAILS)
-    assert checks.step_decides([setting]).verdict == UNTESTED
-    told = checks.step_decides([setting, other])
+    assert checks.step_decides([setting], "cifar10").verdict == UNTESTED
+    assert checks.step_decides([setting, other], "sst").verdict == UNTESTED
+    told = checks.step_decides([setting, other], "cifar10")
     assert told.verdict == FAILS
     assert "summed, clipped at 2: yes" in told.evidence
     assert "mean, not clipped: no" in told.evidence
-    assert checks.step_decides([setting, replace(setting, step="mean, not clipped")]).verdict == HOLDS
+    assert checks.step_decides([setting, replace(setting, step="mean, not clipped")], "cifar10").verdict == HOLDS
+
+
+def test_the_verdict_may_change_within_the_last_stage(setting, monkeypatch):
+    begin, focal = setting.drops(CE)[1], {}
+
+    def followed(self, loss, *keys):
+        return np.concatenate([np.ones(begin), [0.05, 0.05] if loss == CE else focal["ece"]])
+
+    monkeypatch.setattr(type(setting), "followed", followed)
+    focal["ece"] = [0.02, 0.01]
+    assert checks.stopping_decides([setting]).verdict == HOLDS
+    focal["ece"] = [0.01, 0.03]
+    told = checks.stopping_decides([setting])
+    assert told.verdict == FAILS
+    assert "1.7 to 5.0 times FL-3's" in told.evidence
+    assert checks.stopping_decides([]).verdict == UNTESTED
+
+
+def test_a_larger_net_that_is_worse_was_not_trained_to_its_end(setting):
+    large = replace(setting, model="resnet50", schedule="mukhoti2020-short", data="cifar10")
+    small = replace(large, model="resnet18")
+    assert checks.short_schedule([large, small]).verdict == HOLDS  # the same errors
+    assert checks.short_schedule([large]).verdict == UNTESTED
+
+
+def test_data_sets_without_a_network_are_named():
+    (found,) = checks.not_run({"cifar10", "cifar100", "sst"})
+    assert (found.verdict, found.evidence) == (UNTESTED, "no runs of ours on 20 Newsgroups, Tiny-ImageNet")
+    assert checks.not_run(set(DATASETS)) == []
 
 
 def test_the_choice_of_t_is_judged_by_the_mean_and_the_majority(setting):
@@ -146,15 +211,52 @@ def test_the_choice_of_t_is_judged_by_the_mean_and_the_majority(setting):
 
     def with_gain(value):
         interval = network.figures.grid_less_nll._replace(value=value, low=value, high=value)
-        return replace(network, figures=replace(network.figures, grid_less_nll=interval))
+        changed = replace(network.figures, grid_less_nll=interval)
+        return replace(network, summary=replace(network.summary, figures=changed))
 
     better, worse = with_gain(-0.01), with_gain(0.03)
     assert checks.grid_or_nll((), [better, better, worse]).verdict == FAILS
-    assert checks.grid_or_nll((), [better, better, better, worse, better]).verdict == HOLDS
+    assert checks.grid_or_nll((), [better, better, better, worse, better]).verdict == FAILS  # within its error
+    assert checks.grid_or_nll((), [*[better] * 30, worse]).verdict == HOLDS
     assert checks.grid_or_nll((), []).verdict == UNTESTED
 
 
 # ---------------------------------------------------------------------- sheets
+
+
+def test_the_overview_has_every_row_of_table_1_and_says_what_is_not_run(setting):
+    sheet = sheets.overview([setting])
+    assert len(sheet.rows) == 10 + 1 + 2  # Table 1, Tiny-ImageNet, ResNet-18 on two data sets
+    rows = {row[:2]: row[2:] for row in sheet.rows}
+    ours = rows["CIFAR-10", "ResNet-18"]
+    assert ours[0].endswith(" · 4.35 → 1.35 (2.5)")
+    assert ours[0].startswith(f"{100 * setting.figure(CE, 'ece'):.2f} → ")
+    assert ours[1] == "not run · 1.82 → 1.08 (1.1)"
+    assert rows["SST Binary", "Tree-LSTM"][3] == "not run · 16.05 → 1.78 (0.5)"
+
+
+def test_the_step_is_shown_for_every_data_set_that_has_two(setting):
+    shown = sheets.step_sheets([network for of in setting.networks.values() for network in of])
+    titles = [sheet.title.removeprefix("What the step decides: ") for sheet in shown]
+    assert titles == [
+        "ResNet-18, CIFAR-10, 105 epochs, seed 0", "ResNet-18, CIFAR-10, 350 epochs, seed 0",
+        "CNN, 20 Newsgroups, 50 epochs, seed 0", "Tree-LSTM, SST Binary, 25 epochs, seed 0",
+        "ResNet-18, CIFAR-100, 105 epochs, seed 0",
+    ]  # fmt: skip
+    assert [len(sheet.rows) for sheet in shown] == [12, 6, 4, 4, 12]
+    assert [row[2] == "not run" for row in shown[0].rows] == [False] * 3 + [True] * 9
+
+
+def test_the_grid_has_every_method_on_texts_and_the_authors_normalisation_on_cifar100():
+    parts = grid()
+    for data in ("20 Newsgroups", "SST Binary"):
+        made = list(parts[data].values())
+        assert len(made) == 11 * 3 + 2
+        assert {METHODS[recipe.loss] for recipe in made[:11]} == set(METHODS.values())
+        assert all(recipe.keep == "best-val" for recipe in made)
+    hundred = [recipe for title, part in parts.items() if title.startswith("CIFAR-100") for recipe in part.values()]
+    assert {recipe.normalisation for recipe in hundred} == {"imagenet-test"}
+    assert len({recipe.digest for recipe in hundred}) == 12 + 9 + 8 + 4
 
 
 def test_the_spread_is_that_of_the_seeds(setting):

@@ -90,7 +90,7 @@ def test_predictions_that_do_not_give_the_history_are_refused(copy):
     path = copy / "runs" / RUN / "history.jsonl.gz"
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     path.write_bytes(gzip.compress(("\n".join([*lines[1:], lines[0]]) + "\n").encode()))
-    with pytest.raises(InputError, match=r"val.safetensors: changed; error .* where the history ends with"):
+    with pytest.raises(InputError, match=r"val.safetensors: changed; error .* where the history has"):
         load_runs(copy)
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     with pytest.raises(InputError, match=r"history.jsonl: 104 epochs, where the recipe has 105"):

@@ -22,7 +22,7 @@ from trueup.cli import app
 from trueup.data import Split, assemble, trees
 from trueup.inputs import InputError
 from trueup.losses.spec import examples
-from trueup.train import fit, loop, named, run, train
+from trueup.train import fit, loop, named, run, study_named, train
 from trueup.train.batches import seed_of
 
 NEWS = replace(named("mukhoti2020-20newsgroups"), epochs=2, batch=16)
@@ -229,11 +229,34 @@ def test_on_the_command_line_it_is_exit_code_two_and_no_traceback(case, folder, 
     assert done.stdout == ""
 
 
-def test_a_study_of_trees_as_a_user_runs_it(folder, tmp_path):
-    options = ["--data", "sst", "--recipe", "mukhoti2020-sst", "--set", "epochs=1", "--set", "batch=5", "--seeds", "0"]
-    losses = ["--losses", "cross-entropy cross-entropy+mmce:8", "--resamples", "50", "--jobs", "1", "--device", "cpu"]
-    done = CliRunner().invoke(app, ["study", *options, *losses, "--out", str(tmp_path / "study"), "--json"])
+@pytest.mark.parametrize(("name", "model"), [("sst", "tree-lstm"), ("20newsgroups", "text-cnn")])
+def test_a_study_of_texts_as_a_user_runs_it(folder, tmp_path, monkeypatch, name, model):
+    monkeypatch.chdir(tmp_path)
+    options = ["--data", name, "--set", "epochs=1", "--set", "batch=5", "--seeds", "0", "--resamples", "50"]
+    losses = ["--losses", "cross-entropy cross-entropy+mmce:8", "--jobs", "1", "--device", "cpu"]
+    done = CliRunner().invoke(app, ["study", *options, *losses, "--json"])
     assert done.exit_code == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
-    assert {row["loss"] for row in rows} == {"cross-entropy", "cross-entropy+mmce:8"}
-    assert {row["model"] for row in rows} == {"tree-lstm"}
+    found = json.loads(done.stdout)
+    assert (found["study"], found["folder"]) == (name, f"studies/{name}")
+    assert {row["loss"] for row in found["rows"]} == {"cross-entropy", "cross-entropy+mmce:8"}
+    assert {row["model"] for row in found["rows"]} == {model}
+    again = CliRunner().invoke(app, ["study", *options, *losses])
+    (note,) = [line for line in again.stdout.splitlines() if line.startswith(f"{name}: ")]
+    assert "have no vector in some.npz" in note
+
+
+def test_the_study_of_a_data_set_has_its_own_recipe_and_losses():
+    for data in ("sst", "20newsgroups"):
+        study = study_named(data=(data,))
+        assert (study.name, study.recipe) == (data, f"mukhoti2020-{data}")
+        assert "cross-entropy+mmce:8" in study.losses
+        assert "cross-entropy+mmce:2" not in study.losses
+    assert study_named(data=("cifar10",)).name == study_named().name == "digits"
+    assert study_named(data=("sst", "20newsgroups")).name == "digits"  # no recipe is for both
+
+
+def test_training_says_what_is_to_be_known_of_the_data(folder, tmp_path):
+    options = ["--recipe", "mukhoti2020-sst", "--set", "epochs=1", "--set", "batch=5", "--device", "cpu"]
+    done = CliRunner().invoke(app, ["train", *options, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("sst: ") and "tokens" in line]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group
@@ -14,6 +15,9 @@ from trueup.cli.app import AsJson, DataDir, Device, Mode, Resamples, Seed, app, 
 from trueup.cli.report import check_page, write_study
 from trueup.inputs import InputError
 from trueup.tables import progress as progress_bar
+
+if TYPE_CHECKING:
+    from trueup.train import Run
 
 
 @app.command()
@@ -54,11 +58,15 @@ def train(
     shown.add_row("seconds", f"{run.seconds:.1f}")
     shown.add_row("folder", str(folder))
     show(shown, finite(content), as_json)
+    if not as_json:
+        _notes([run])
 
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(help="a named study")] = "digits",
+    name: Annotated[
+        str | None, typer.Argument(help="a named study; that of the data set, where it has one, or digits by default")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="runs side by side; a CPU's cores, or 1 on a GPU, by default")
     ] = None,
@@ -66,7 +74,7 @@ def study(
     seeds: Annotated[str | None, typer.Option(help='as in "0 1 2"')] = None,
     losses: Annotated[str | None, typer.Option(help='as in "cross-entropy focal:3"')] = None,
     models: Annotated[str | None, typer.Option(help='as in "resnet18 resnet50"')] = None,
-    data: Annotated[str | None, typer.Option(help='as in "cifar10 cifar100"')] = None,
+    data: Annotated[str | None, typer.Option(help='as in "cifar10 cifar100", or 20newsgroups, or sst')] = None,
     recipe: Annotated[str | None, typer.Option(help="a named recipe in place of the study's own")] = None,
     changed: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe (can be repeated)")
@@ -87,7 +95,7 @@ def study(
         seeds=None if seeds is None else tuple(_whole(word, "seeds") for word in seeds.replace(",", " ").split()),
         settings=_pairs(changed) if changed else None,
     )  # fmt: skip
-    folder = out or Path("studies") / name
+    folder = out or Path("studies") / chosen.name
     with StudyView(Console(stderr=True)) as view, resumable(folder):
         found = training.run_study(chosen, folder, jobs=jobs, device=device, mode=mode, data_dir=data_dir, watch=view)
     with progress_bar("judging") as progress, resumable(folder):
@@ -106,10 +114,11 @@ def study(
             write_study(folder, page, data_dir)
         except InputError as error:
             no_page = str(error)
-    content = {"study": name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
+    content = {"study": chosen.name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
     content |= {"figures": [str(path) for path in drawn.values()], "page": None if no_page else str(page)}
     show(table, content, as_json)
     if not as_json:
+        _notes(found.runs)
         typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
     if not as_json and (drawn or why_not):
         typer.echo(why_not or f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}")
@@ -197,6 +206,14 @@ def reproduce(
     if failed:
         typer.echo("\n".join(f"failed: {name}: {message}" for name, message in failed.items()), err=True)
         raise typer.Exit(1)
+
+
+def _notes(runs: Sequence[Run]) -> None:
+    """What is to be known of the data, as the share of tokens without a vector: a line for each data set."""
+    notes = {run.recipe.data: "; ".join(run.info.get("data_notes", ())) for run in runs}
+    for data, told in notes.items():
+        if told:
+            typer.echo(f"{data}: {told}")
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -31,14 +31,23 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   (`--authors`) and are kept in `results/mukhoti2020/authors.json` with the SHA-256 of each file.
 - Our networks: run folders without weights in `results/PAPER/runs`, with the recipe, the history of every epoch, the
   logits of val and test in float16, versions, hardware, date and seconds. `SHA256SUMS` beside them is checked.
+  `figures.json` in each holds what its predictions say, computed once. Of large data sets most runs are kept as these
+  figures alone, in `results/PAPER/tables`.
 - `--retrain` trains what is missing, in `runs/PAPER`, and takes each complete run into the results; `--only PATTERN`
   chooses some by name. A run that is stopped goes on where it was.
-- A verdict is given on the networks most like the paper's: first the authors' step (the loss summed over the batch, the
-  gradient clipped at 2, learning rate 0.1), then the paper's nets, then its schedule. What else was trained is judged
-  below the table.
-- Ours are trained in bf16 autocast on a GPU; the paper's were not. ResNet-18, which the paper does not have, is put
-  beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are shown one by one.
-- Brier's loss is averaged over the batch, as in the authors' code, which sums every other.
+- A verdict is given for each data set of which the paper says or prints a claim, on the networks most like the paper's:
+  first the authors' step (for images the loss summed over the batch, the gradient clipped at 2, learning rate 0.1; for
+  texts the mean and no clipping), then the paper's nets, then its schedule. What else was trained is judged below the
+  table. What is not run is said.
+- Texts: 20 Newsgroups and SST have word vectors of 100 dimensions here (the code that the paper names for SST had 300),
+  and each run says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over the
+  trees of a batch. The epoch with the best accuracy on val is kept, as in the paper; the last one is scored beside it.
+- CIFAR-100: the authors' code normalises its test images with ImageNet's mean and deviation, those of train and val
+  with CIFAR's. Our tables do as they did; a table of its own has both.
+- Our images and documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper does
+  not have, is put beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are shown
+  one by one.
+- On images Brier's loss is averaged over the batch, as in the authors' code, which sums every other.
 - `--figures DIR` draws Figures 1, 3, 4a, 5, 6 and 7 of mukhoti2020 and Figure 1 of lossfunctions. Figure 8 is a table
   here. Figures 2 and 4b to d need training samples at several epochs, or weights, which are not stored.
 - FLSD-53 and FLSc-532 are the names of the paper's later version; its tables print FLA-53 and FLS-532.
@@ -76,10 +85,11 @@ some by name; what is stopped goes on where it was. `trueup curvature RUN` measu
   of which loss: the training loss, or cross-entropy at the same weights. Both are measured, as the answers differ.
 - λ max is found by Lanczos' method to a residual of 0.1 %, a bound of its error. The trace is exact for nets of linear
   layers, ReLU, pooling and batch norm; else its standard error is at most 2 %.
-- The paper names neither its recipe nor its data split, and its Figures 2 and 3 are on CIFAR-100. Ours are on CIFAR-10:
-  30 epochs (falls of the learning rate after 13 and 22), SGD with momentum 0.9, weight decay 5e-4, crops and mirror
-  images, batches of 128, mean loss, one seed; the learning rate is 0.1 for ResNet-18, 0.05 for VGG16 (with batch norm),
-  0.01 for the MLP and the ViT. For Figure 4: 10 epochs (falls after 7 and 9), without augmentation.
+- The paper names neither its recipe nor its data split. Its Figures 2 and 3 are on CIFAR-100; ours are on CIFAR-100
+  (MLP and ResNet-18) and on CIFAR-10, as far as they are run: 30 epochs (falls of the learning rate after 13 and 22),
+  SGD with momentum 0.9, weight decay 5e-4, crops and mirror images, batches of 128, mean loss, one seed; the learning
+  rate is 0.1 for ResNet-18, 0.05 for VGG16 (with batch norm), 0.01 for the MLP and the ViT. For Figure 4: 10 epochs
+  (falls after 7 and 9), without augmentation.
 - Its Figure 4 speaks of the trace on validation samples as part of the loss. Here the penalty is on the training batch.
 - What has not been trained is listed at the end.
 """

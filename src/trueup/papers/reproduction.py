@@ -3,6 +3,7 @@ the page of the documentation."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,9 @@ class Reproduction:
         for sheet in self.sheets:
             yield from (sheet, "")
         if self.missing:
-            yield f"not run: {len(self.missing)} of the grid: " + ", ".join(map(escape, self.missing)) + "\n"
+            kinds = Counter(" ".join(name.split("_")[:2]) for name in self.missing)
+            told = ", ".join(f"{kind} {many}" for kind, many in kinds.items())
+            yield f"not run: {len(self.missing)} of the grid ({escape(told)}); --json names them\n"
         for finding in self.findings:
             colour = {HOLDS: "green", FAILS: "red", UNTESTED: "yellow"}[finding.verdict]
             yield f"[bold {colour}]{finding.verdict}[/]  {escape(finding.claim)} ({escape(finding.where)})"

@@ -23,7 +23,7 @@ def open_runs(
     chosen = {name: recipe for name, recipe in recipes.items() if only is None or fnmatch(name, only)}
     if not chosen:
         raise InputError(f"--only {only}: no run of the grid is named so; the names are {', '.join(recipes)}")
-    stored = [path.parent for path in results.glob("*/runs/*/run.json")]
+    stored = [path.parent for place in ("runs", "tables") for path in results.glob(f"*/{place}/*/run.json")]
     there = {path.name for path in stored if all((path / name).is_file() for name in files)}
     return {name: recipe for name, recipe in chosen.items() if name not in there}
 
@@ -41,7 +41,7 @@ def retrain(
 ) -> dict[str, str]:
     """Trains each recipe in ``work``/NAME and takes it into ``target``; the runs that failed, and why."""
     count(jobs, "jobs")
-    for name, split, seed in {(recipe.data, recipe.split, recipe.split_seed) for recipe in recipes.values()}:
+    for name, split, seed in dict.fromkeys((made.data, made.split, made.split_seed) for made in recipes.values()):
         sources.load(name, data_dir, split=split, seed=seed)  # what is missing is told before all work
     options = {"device": device, "mode": mode, "half": True, "data_dir": None if data_dir is None else str(data_dir)}
     tasks = [Task(name, recipe, work / name, options) for name, recipe in recipes.items()]

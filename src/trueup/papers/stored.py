@@ -1,8 +1,10 @@
 """Runs that are kept: complete run folders without their weights, with the SHA-256 of every file beside them.
 
-    results/PAPER/runs/NAME/   recipe.json, history.jsonl.gz, val.safetensors, test.safetensors, run.json
-                               and what a paper measured of it, as curvature.json
-    results/PAPER/SHA256SUMS   as ``sha256sum`` writes and checks it
+    results/PAPER/runs/NAME/    recipe.json, history.jsonl.gz, val.safetensors, test.safetensors, run.json,
+                                what else was scored (last-val, last-test, usual-test), what the predictions say
+                                (figures.json), and what a paper measured of it, as curvature.json
+    results/PAPER/tables/NAME/  the same without predictions, which for a run of a large data set are megabytes
+    results/PAPER/SHA256SUMS    as ``sha256sum`` writes and checks it
 
 NAME is ``run_name`` of the recipe. A run without a line in SHA256SUMS is read too, and held to what its own files say
 of each other.
@@ -21,14 +23,22 @@ from typing import Any
 
 from trueup.inputs import InputError
 from trueup.metrics import error, nll, score_logits
+from trueup.papers.summary import FILE, VERSION, stored_summary, summarise
 from trueup.train import RECIPES, Recipe, Run, folder_name, load_run, named
 from trueup.train.run import write_whole
 
 SUMS = "SHA256SUMS"
-KEPT = ("recipe.json", "history.jsonl", "val.safetensors", "test.safetensors", "run.json")
+KEPT = ("recipe.json", "history.jsonl", "run.json")
+PREDICTIONS = ("val.safetensors", "test.safetensors")
+BESIDE = ("last-val.safetensors", "last-test.safetensors", "usual-test.safetensors")
+"""Kept too where a run has it: what else was scored."""
 MEASURED = ("curvature.json",)
-"""Kept too where a run has it: what was measured while the weights were there."""
-SCHEDULES = {"mukhoti2020": "full", "mukhoti2020-short": "short"}
+"""And what was measured while the weights were there."""
+SCHEDULES = {
+    "mukhoti2020": "full", "mukhoti2020-short": "short", "mukhoti2020-20newsgroups": "adam",
+    "mukhoti2020-sst": "adagrad", "mukhoti2020-tiny": "tiny",
+}  # fmt: skip
+"""The recipes of mukhoti2020, and the word for each in the name of a run."""
 AXES = ("data", "model", "loss", "seed")
 """What a grid varies; they are named in a run's name by themselves."""
 
@@ -68,6 +78,17 @@ def origin(run: Run) -> str:
     return f"{run.info['date'][:10]}, {place}, torch {versions['torch']}, {run.seconds:.0f} s"
 
 
+def keeps_predictions(recipe: Recipe) -> bool:
+    """Whether a run is kept with its predictions. Those of large data sets are kept of a few runs only, so that a clone
+    stays small: 5 MB each on CIFAR-100, half a megabyte on 20 Newsgroups."""
+    if recipe.data == "20newsgroups":
+        return recipe.seed == 0
+    if recipe.data == "cifar100":
+        plain = recipe.seed == 0 and recipe.name in RECIPES and set(changes(recipe)) <= {"normalisation"}
+        return plain and recipe.loss in ("cross-entropy", "focal:3") and recipe.model in ("resnet18", "resnet50")
+    return True
+
+
 def _plain(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
 
@@ -75,8 +96,9 @@ def _plain(value: object) -> str:
 # ---------------------------------------------------------------------- reading
 
 
-def load_runs(folder: Path) -> dict[str, Run]:
-    """Every run under ``folder``/runs by its name; a file that is missing or was changed is an error."""
+def load_runs(folder: Path, *, tables: bool = False) -> dict[str, Run]:
+    """Every run under ``folder``/runs by its name, and with ``tables`` those that were kept without predictions; a file
+    that is missing or was changed is an error."""
     sums = read_sums(folder)
     for name, wanted in sums.items():
         path = folder / name
@@ -84,16 +106,20 @@ def load_runs(folder: Path) -> dict[str, Run]:
             raise InputError(f"{path}: missing; {folder / SUMS} lists it")
         if _sum(path) != wanted:
             raise InputError(f"{path}: changed; its SHA-256 is not the one in {folder / SUMS}")
-    runs = folder / "runs"
-    found = sorted(path for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
+    found = [path for place in (["runs", "tables"] if tables else ["runs"]) for path in _folders(folder / place)]
     return {path.name: checked_run(path) for path in found}
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
 
 
 def checked_run(folder: Path) -> Run:
     """A run whose files belong together: one recipe, all epochs, and predictions that give the history's figures."""
-    for name in KEPT:
+    wanted = (*KEPT, *((FILE,) if folder.parent.name == "tables" else PREDICTIONS))
+    for name in wanted:
         if not ((folder / name).is_file() or (name == "history.jsonl" and (folder / f"{name}.gz").is_file())):
-            raise InputError(f"{folder / name}: missing; a stored run has {', '.join(KEPT)}")
+            raise InputError(f"{folder / name}: missing; a stored run has {', '.join(wanted)}")
     run = load_run(folder)
     if run_name(run.recipe) != folder.name:
         raise InputError(
@@ -105,26 +131,52 @@ def checked_run(folder: Path) -> Run:
         raise InputError(
             f"{folder / 'history.jsonl'}: {len(run.history)} epochs, where the recipe has {run.recipe.epochs}"
         )
-    for name in MEASURED:
+    for name in (*MEASURED, FILE):
         if (folder / name).is_file() and _read_json(folder / name).get("digest") != run.recipe.digest:
             raise InputError(f"{folder / name}: of another recipe than {folder / 'recipe.json'}")
-    for split, predictions in (("val", run.val), ("test", run.test)):
-        path = folder / f"{split}.safetensors"
-        if predictions.meta.get("digest") != run.recipe.digest:
-            raise InputError(f"{path}: of another recipe than {folder / 'recipe.json'}")
-        if run.recipe.keep == "last":
-            _check_against_history(path, run, split)
+    kept = kept_entry(run)
+    entries = {"val": kept, "test": kept, "last-val": run.history[-1], "last-test": run.history[-1], "usual-test": None}
+    for name, entry in entries.items():
+        path = folder / f"{name}.safetensors"
+        if path.is_file():
+            predictions = getattr(run, name) if name in ("val", "test") else run.beside(name)
+            if predictions.meta.get("digest") != run.recipe.digest:
+                raise InputError(f"{path}: of another recipe than {folder / 'recipe.json'}")
+            if entry is not None:
+                scores = score_logits(predictions.logits, predictions.labels)
+                found = (error(scores), nll(scores), len(predictions))
+                _check_against_history(path, *found, entry, name.rpartition("-")[2])
+    summary = stored_summary(run)
+    if summary is not None:
+        before = summary.figures.before
+        found = (before["error"], before["nll"], summary.figures.n_test)
+        _check_against_history(folder / FILE, *found, kept, "test")
     return run
 
 
-def _check_against_history(path: Path, run: Run, split: str) -> None:
-    """Predictions may be rounded to float16: a tie may flip, and the NLL moves in its fourth digit."""
-    predictions, entry = getattr(run, split), run.history[-1][split]
-    scores = score_logits(predictions.logits, predictions.labels)
-    if abs(error(scores) - entry["error"]) > 1e-3 or abs(nll(scores) - entry["nll"]) > 1e-3 + 1e-2 * entry["nll"]:
+def kept_entry(run: Run) -> dict[str, Any]:
+    """The history of the epoch whose weights were kept: the last, or the first with the lowest error on val."""
+    if run.recipe.keep == "last":
+        return run.history[-1]
+    errors = [entry["val"]["error"] for entry in run.history]
+    best = errors.index(min(errors))
+    if run.info.get("kept_epoch") != best:
         raise InputError(
-            f"{path}: changed; error {error(scores):.4f} and NLL {nll(scores):.4f}, where the history ends with "
-            f"{entry['error']:.4f} and {entry['nll']:.4f}"
+            f"{run.folder / 'run.json'}: epoch {run.info.get('kept_epoch')} was kept, where the history has the lowest "
+            f"error on val at epoch {best}"
+        )
+    return run.history[best]
+
+
+def _check_against_history(
+    path: Path, its_error: float, its_nll: float, samples: int, epoch: dict[str, Any], split: str
+) -> None:
+    """Predictions may be rounded to float16: a tie may flip, and the NLL moves in its fourth digit."""
+    entry, flipped = epoch[split], max(1e-3, 1.5 / samples)
+    if abs(its_error - entry["error"]) > flipped or abs(its_nll - entry["nll"]) > 1e-3 + 1e-2 * entry["nll"]:
+        raise InputError(
+            f"{path}: changed; error {its_error:.4f} and NLL {its_nll:.4f}, where the history has "
+            f"{entry['error']:.4f} and {entry['nll']:.4f} at epoch {epoch['epoch']}"
         )
 
 
@@ -140,21 +192,34 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
-    """Takes complete runs into ``folder``/runs, without weights and with a packed history, and notes their sums."""
+    """Takes complete runs into ``folder``, without weights and with a packed history, and notes their sums.
+
+    A run of a large data set goes without its predictions into ``tables``, what they say being kept as figures.json.
+    Runs that were stored elsewhere can be taken in too.
+    """
     stored = []
     for source in run_folders:
         run = load_run(source)
-        target = folder / "runs" / run_name(run.recipe)
+        whole = keeps_predictions(run.recipe)
+        target = folder / ("runs" if whole else "tables") / run_name(run.recipe)
         target.mkdir(parents=True, exist_ok=True)
-        for name in (*KEPT, *(name for name in MEASURED if (source / name).is_file())):
-            if name != "history.jsonl" and source.resolve() != target.resolve():
-                shutil.copyfile(source / name, target / name)
+        summed_up = stored_summary(run) is not None
+        again = (target / "run.json").is_file() and load_run(target).info == run.info
+        known = summed_up or (again and stored_summary(load_run(target)) is not None)
+        optional = (*(BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
+        names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ())]
+        names += [name for name in optional if (source / name).is_file()]
         lines = (source / "history.jsonl").read_bytes() if (source / "history.jsonl").is_file() else None
         if lines is not None:
             write_whole(target / "history.jsonl.gz", gzip.compress(lines, mtime=0))
             (target / "history.jsonl").unlink(missing_ok=True)
-        elif source.resolve() != target.resolve():
-            shutil.copyfile(source / "history.jsonl.gz", target / "history.jsonl.gz")
+        else:
+            names.append("history.jsonl.gz")
+        for name in names if source.resolve() != target.resolve() else ():
+            shutil.copyfile(source / name, target / name)
+        if not known:
+            content = {"version": VERSION, "digest": run.recipe.digest, **summarise(run).to_dict()}
+            write_whole(target / FILE, json.dumps(content).encode() + b"\n")
         checked_run(target)
         write_sums(folder, sorted(path for path in target.iterdir() if path.is_file()))
         stored.append(target)

@@ -89,6 +89,9 @@ _LOSSES = (
     "flsd-53", "focal-schedule:5,3,2", "dual-focal:5", "cross-entropy+entropy:0.1", "cross-entropy+l1:0.01",
 )  # fmt: skip
 
+_OF_TEXTS = tuple(loss.replace("mmce:2", "mmce:8") for loss in _LOSSES)
+"""MMCE weighs more on texts, as in mukhoti2020."""
+
 # 400 steps each, whatever the number of samples. Adam, because the gradients of focal loss shrink with gamma, and under
 # SGD one learning rate would train one gamma further than another.
 _GAUSSIANS = {
@@ -115,19 +118,28 @@ STUDIES: dict[str, Study] = {
             by_data=_GAUSSIANS,
             redraw=True,
         ),
+        Study("20newsgroups", recipe="mukhoti2020-20newsgroups", losses=_OF_TEXTS),
+        Study("sst", recipe="mukhoti2020-sst", losses=_OF_TEXTS),
     )
 }
 """By name."""
+DEFAULT = "digits"
 
 
-def study_named(name: str, **changes: Any) -> Study:
+def study_named(name: str | None = None, **changes: Any) -> Study:
     """The study of that name with other losses, seeds, calibrators ...; None leaves one as it is.
 
-    ``settings`` are added to the study's own; with another recipe they take the place of all of them.
+    Without a name it is the study that is named as the data set, where there is one (texts need nets and an optimiser
+    of their own), else that of digits. ``settings`` are added to the study's own; with another recipe they take the
+    place of all of them.
     """
+    changes = {k: v for k, v in changes.items() if v is not None}
+    if name is None:
+        asked = {data.partition(":")[0] for data in changes.get("data", ())}
+        name = asked.pop() if len(asked) == 1 and asked <= set(STUDIES) else DEFAULT
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
-    base, changes = STUDIES[name], {k: v for k, v in changes.items() if v is not None}
+    base = STUDIES[name]
     if "recipe" in changes:
         base = replace(base, settings={}, by_data={})
     return replace(base, **changes | {"settings": base.settings | changes.get("settings", {})})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trueup.papers.kimura2024 import networks, theory
-from trueup.papers.kimura2024.grid import places, recipes
+from trueup.papers.kimura2024.grid import Place, places, recipes
 from trueup.papers.kimura2024.measure import FILE, curvature_of_run
 from trueup.papers.page import Answer, Answered
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
@@ -31,7 +31,8 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     analysis = theory.analysis()
     if progress:
         progress(0.5)
-    of_gamma, of_tau = networks.gamma_findings(points), networks.tau_findings(points)
+    of_gamma = [finding for data in networks.DATASETS for finding in networks.gamma_findings(points, data)]
+    of_tau = networks.tau_findings(points)
     there = {point.name for point in points}
     missing = tuple(name for name in recipes() if name not in there)
     commands = tuple((f"`{point.name}`, {origin(point.run)}", command_of(point.run.recipe)) for point in points)
@@ -55,20 +56,24 @@ def _answers(
         return tuple((titles[name], f"{FIGURES}/{name}.svg") for name in names if name == "figure1" or name in drawn)
 
     titles = {
-        "figure1": "Loss and gradient against p", "figure2": "λ max and ECE against gamma",
-        "figure3": "ECE against the trace", "figure4": "Trace, ECE and error against tau, CIFAR-10",
+        "figure1": "Loss and gradient against p", "figure4": "Trace, ECE and error against tau, CIFAR-10",
         "digits": "Trace, ECE and error against tau, digits, three seeds",
     }  # fmt: skip
-    sheets = [networks.gamma_sheet(points), networks.tau_sheet(points), networks.digits_sheet(points)]
+    for data, title in networks.DATASETS.items():
+        titles[f"figure2-{data}"] = f"λ max and ECE against gamma, {title}"
+        titles[f"figure3-{data}"] = f"ECE against the trace, {title}"
+    of_gamma_sheets = [networks.gamma_sheet(points, data) for data in networks.DATASETS]
+    of_tau_sheets = [networks.tau_sheet(points), networks.digits_sheet(points)]
     return (
         Answer("Does Figure 1 say what it shows?", _told(analysis[:3]), (theory.figure_1(),), shown("figure1")),
         Answer("Does the theory hold?", _told(analysis[3:])),
         Answer(
             "Does more gamma mean less curvature, and that less ECE?", _told(of_gamma),
-            tuple(sheet for sheet in sheets[:1] if sheet), shown("figure2", "figure3"),
+            tuple(sheet for sheet in of_gamma_sheets if sheet),
+            shown(*(f"figure{number}-{data}" for data in networks.DATASETS for number in (2, 3))),
         ),
         Answer(
-            "Does a penalty on the trace calibrate?", _told(of_tau), tuple(sheet for sheet in sheets[1:] if sheet),
+            "Does a penalty on the trace calibrate?", _told(of_tau), tuple(sheet for sheet in of_tau_sheets if sheet),
             shown("figure4", "digits"),
         ),
     )  # fmt: skip
@@ -85,12 +90,16 @@ def _told(findings: list[Finding]) -> str:
 
 
 def _notes(points: list[networks.Point]) -> tuple[str, ...]:
-    of = {
-        figure: sum(place.figure == figure for place, _ in places().values()) for figure in ("gamma", "tau", "digits")
-    }
-    have = {figure: sum(point.place.figure == figure for point in points) for figure in of}
-    names = {"gamma": "Figures 2 and 3", "tau": "Figure 4", "digits": "digits"}
-    return tuple(f"{names[figure]}: {have[figure]} of {of[figure]} runs are stored" for figure in of)
+    def at(place: Place) -> str:
+        if place.figure == "gamma":
+            return f"Figures 2 and 3, {networks.DATASETS[place.data]}"
+        return "Figure 4" if place.figure == "tau" else "digits"
+
+    wanted = [at(place) for place, _ in places().values()]
+    have = [at(point.place) for point in points]
+    return tuple(
+        f"{name}: {have.count(name)} of {wanted.count(name)} runs are stored" for name in dict.fromkeys(wanted)
+    )
 
 
 def measure_run(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from trueup.papers.figures import Panel, save_panels
-from trueup.papers.kimura2024.networks import MEASURES, TITLES, Point, by_net, by_rate, by_tau
+from trueup.papers.kimura2024.networks import DATASETS, MEASURES, TITLES, Point, by_net, by_rate, by_tau
 from trueup.papers.kimura2024.theory import SHOWN_GAMMAS, loss_and_slope
 
 Line = tuple[np.ndarray, np.ndarray]
@@ -26,10 +26,11 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 def figures(points: Sequence[Point]) -> dict[str, list[Panel]]:
     """By file name; only those that runs are stored for."""
     found: dict[str, list[Panel]] = {}
-    nets = {net: of for net, of in by_net(points).items() if len(of) > 2}
-    if nets:
-        found["figure2"] = figure_2(nets)
-        found["figure3"] = figure_3(nets)
+    for data in DATASETS:
+        nets = {net: of for net, of in by_net(points, data).items() if len(of) > 2}
+        if nets:
+            found[f"figure2-{data}"] = figure_2(nets)
+            found[f"figure3-{data}"] = figure_3(nets)
     if by_rate(points):
         found["figure4"] = figure_4(points)
     if len(by_tau(points)) > 1:

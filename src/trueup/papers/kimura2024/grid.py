@@ -1,4 +1,4 @@
-"""What is trained: gamma on CIFAR-10 with four nets; tau and the learning rate; tau on digits."""
+"""What is trained: gamma on CIFAR-10 and CIFAR-100; tau and the learning rate; tau on digits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ CE = "cross-entropy"
 GAMMAS = (0, 1, 2, 3, 4, 5, 7, 10)
 FEWER_GAMMAS = (0, 1, 3, 5, 10)
 NETS = {"mlp": GAMMAS, "resnet18": GAMMAS, "vgg16-bn": FEWER_GAMMAS, "vit-tiny": FEWER_GAMMAS}
+GRID = {"cifar10": NETS, "cifar100": {"mlp": (0, 1, 2, 3, 5, 10), "resnet18": (0, 1, 2, 3, 5, 10)}}
+"""Data -> net -> gammas of Figures 2 and 3, which the paper has on CIFAR-100."""
 LEARNING_RATES = {"mlp": 0.01, "resnet18": 0.1, "vgg16-bn": 0.05, "vit-tiny": 0.01}
 """Without batch norm a net does not bear 0.1."""
 TAUS = (0.0, 1e-5, 1e-4, 3e-4, 1e-3)
@@ -31,19 +33,20 @@ class Place:
     tau: float = 0.0
     lr: float = 0.0
     seed: int = 0
+    data: str = "cifar10"
 
 
 @cache
 def places() -> dict[str, tuple[Place, Recipe]]:
     """The whole grid by the names of its runs."""
     made = []
-    for net, gammas in NETS.items():
-        for gamma in gammas:
-            recipe = named(
-                "mukhoti2020-short", model=net, loss=f"focal:{gamma:g}" if gamma else CE, lr=LEARNING_RATES[net],
-                epochs=30, milestones=(13, 22), reduction="mean", clip=None,
-            )  # fmt: skip
-            made.append((Place("gamma", net, gamma=gamma, lr=recipe.lr), recipe))
+    of_gamma = ((data, net, gamma) for data, nets in GRID.items() for net, gammas in nets.items() for gamma in gammas)
+    for data, net, gamma in of_gamma:
+        recipe = named(
+            "mukhoti2020-short", data=data, model=net, loss=f"focal:{gamma:g}" if gamma else CE, lr=LEARNING_RATES[net],
+            epochs=30, milestones=(13, 22), reduction="mean", clip=None,
+        )  # fmt: skip
+        made.append((Place("gamma", net, gamma=gamma, lr=recipe.lr, data=data), recipe))
     for lr in RATES:
         for tau in TAUS:
             recipe = named(
@@ -54,7 +57,7 @@ def places() -> dict[str, tuple[Place, Recipe]]:
     for tau in DIGITS_TAUS:
         for seed in SEEDS:
             recipe = named("digits", loss=penalised(tau), seed=seed)
-            made.append((Place("digits", recipe.model, tau=tau, lr=recipe.lr, seed=seed), recipe))
+            made.append((Place("digits", recipe.model, tau=tau, lr=recipe.lr, seed=seed, data="digits"), recipe))
     return {run_name(recipe): (place, recipe) for place, recipe in made}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,16 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from trueup.audit import finite
+from trueup.metrics import overconfidence, score_logits
 from trueup.papers.kimura2024.grid import CE, Place, places
 from trueup.papers.kimura2024.measure import FILE
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
 from trueup.papers.stored import command_of, load_runs
+from trueup.papers.summary import has_predictions, summary_of
 from trueup.train import Run
 
+DATASETS = {"cifar100": "CIFAR-100", "cifar10": "CIFAR-10"}
+"""Of Figures 2 and 3: the paper's first."""
 TITLES = {"mlp": "MLP", "resnet18": "ResNet-18", "vgg16-bn": "VGG16", "vit-tiny": "ViT"}
 LEARNT = 0.9
 """A net with more than this share of the errors of a constant answer has not learnt: its ECE says nothing."""
@@ -35,6 +39,9 @@ class Point:
     run: Run
     measured: dict[str, Any]
     """What curvature.json holds."""
+    classes: int
+    overconfidence: float
+    """Mean confidence less accuracy, on test."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -50,14 +57,8 @@ class Point:
         return self.run.history[-1]["test"][metric]
 
     @property
-    def overconfidence(self) -> float:
-        """Mean confidence less accuracy, on test."""
-        return float(self.run.test.logits.softmax(1).amax(1).double().mean()) - (1 - self.on_test("error"))
-
-    @property
     def learnt(self) -> bool:
-        classes = self.run.test.logits.shape[1]
-        return self.on_test("error") < LEARNT * (1 - 1 / classes)
+        return self.on_test("error") < LEARNT * (1 - 1 / self.classes)
 
     def to_dict(self) -> dict[str, Any]:
         return finite({
@@ -69,30 +70,39 @@ class Point:
 def stored_points(results: Path) -> list[Point]:
     """The runs of the grid that are stored with their curvature."""
     folder = results / "kimura2024"
-    runs = load_runs(folder) if folder.is_dir() else {}
+    runs = load_runs(folder, tables=True) if folder.is_dir() else {}
     found = []
     for name, (place, _) in places().items():
         if name in runs and (runs[name].folder / FILE).is_file():
             measured = json.loads((runs[name].folder / FILE).read_text())
-            found.append(Point(name, place, runs[name], measured))
+            found.append(Point(name, place, runs[name], measured, *_confidence(runs[name])))
     return found
+
+
+def _confidence(run: Run) -> tuple[int, float]:
+    """The number of classes, and the mean confidence less accuracy on test."""
+    if has_predictions(run):
+        gap = overconfidence(score_logits(run.test.logits, run.test.labels))
+        return run.test.classes, gap
+    summary = summary_of(run)
+    return summary.classes, summary.figures.before["overconfidence"]
 
 
 # ---------------------------------------------------------------------- Figures 2 and 3
 
 
-def by_net(points: Sequence[Point]) -> dict[str, dict[float, Point]]:
-    """Net -> gamma -> run."""
+def by_net(points: Sequence[Point], data: str) -> dict[str, dict[float, Point]]:
+    """Net -> gamma -> run, of one data set."""
     found: dict[str, dict[float, Point]] = {}
     for point in points:
-        if point.place.figure == "gamma":
+        if point.place.figure == "gamma" and point.place.data == data:
             found.setdefault(point.place.net, {})[point.place.gamma] = point
     return {net: dict(sorted(of.items())) for net, of in found.items()}
 
 
-def gamma_sheet(points: Sequence[Point]) -> Sheet | None:
+def gamma_sheet(points: Sequence[Point], data: str) -> Sheet | None:
     rows = []
-    for net, of in by_net(points).items():
+    for net, of in by_net(points, data).items():
         for gamma, point in of.items():
             own, plain = point.own, point.plain
             rows.append((
@@ -104,9 +114,8 @@ def gamma_sheet(points: Sequence[Point]) -> Sheet | None:
                "lowest λ met")  # fmt: skip
     note = "Error, ECE and over-confidence (mean confidence less accuracy) on test in %; curvature on val, of the "
     note += "training loss and of cross-entropy at the same weights. A trace without ± is exact."
-    return (
-        Sheet("Curvature and calibration against gamma (Figures 2 and 3)", columns, tuple(rows), note) if rows else None
-    )
+    title = f"Curvature and calibration against gamma, {DATASETS[data]} (Figures 2 and 3)"
+    return Sheet(title, columns, tuple(rows), note) if rows else None
 
 
 def _number(of: dict[str, Any]) -> str:
@@ -115,15 +124,17 @@ def _number(of: dict[str, Any]) -> str:
     return text if of["converged"] else f"{text} (not converged)"
 
 
-def gamma_findings(points: Sequence[Point]) -> list[Finding]:
-    nets = {net: of for net, of in by_net(points).items() if len(of) > 2}
-    return [
+def gamma_findings(points: Sequence[Point], data: str) -> list[Finding]:
+    """On one data set."""
+    nets = {net: of for net, of in by_net(points, data).items() if len(of) > 2}
+    found = [
         _falls(nets, "training loss", lambda point: point.own["lambda_max"]["value"]),
         _falls(nets, "cross-entropy at the same weights", lambda point: point.plain["lambda_max"]["value"]),
         _minimum(nets, ("mlp", "resnet18", "vgg16-bn"), (3, 4), "ECE is least near gamma = 3 or 4 (all but the ViT)."),
         _minimum(nets, ("vit-tiny",), (10,), "ECE is least near gamma = 10 for the ViT."),
         _between(nets),
     ]
+    return [replace(finding, claim=f"{DATASETS[data]}: {finding.claim}") for finding in found]
 
 
 def _falls(nets: dict[str, dict[float, Point]], title: str, value: Callable[[Point], float]) -> Finding:
@@ -159,16 +170,17 @@ def _minimum(nets: dict[str, dict[float, Point]], wanted: tuple[str, ...], at: t
 
 
 def _between(nets: dict[str, dict[float, Point]]) -> Finding:
-    """ECE against trace is lowest at neither end."""
+    """ECE against trace is lowest where the trace is below that of gamma = 0, and not at its lowest."""
     told, right = [], True
     for net, of in nets.items():
         ordered = sorted(of.values(), key=lambda point: point.own["trace"]["value"])
         best = min(range(len(ordered)), key=lambda i: ordered[i].on_test("ece"))
-        right &= 0 < best < len(ordered) - 1
+        plain = ordered.index(of[0]) if 0 in of else len(ordered) - 1
+        right &= 0 < best < plain
         gamma, value = ordered[best].place.gamma, ordered[best].own["trace"]["value"]
         told.append(f"{TITLES[net]}: at the {best + 1}. of {len(ordered)} by trace ({value:.3g}, gamma {gamma:g})")
     return Finding(
-        "ECE is least where the trace is reduced to some extent: at neither end.", "Figure 3",
+        "ECE is least where the trace is reduced to some extent, but not at its lowest.", "Figure 3",
         (HOLDS if right else FAILS) if nets else UNTESTED, _gammas(nets), "; ".join(told) or "no run is stored",
     )  # fmt: skip
 

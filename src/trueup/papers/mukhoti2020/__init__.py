@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from trueup.inputs import InputError
-from trueup.papers.judged import figures
-from trueup.papers.mukhoti2020 import authors, checks, sheets
+from trueup.papers.mukhoti2020 import authors, checks, questions, sheets
 from trueup.papers.mukhoti2020.claims import CLAIMS, judged
-from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, beside_run, differences, recipes
+from trueup.papers.mukhoti2020.grid import METHODS, STUDIED_DATA, beside_run, differences, recipes
 from trueup.papers.mukhoti2020.settings import Network, settings_of
 from trueup.papers.reproduction import Reproduction
 from trueup.papers.stored import SCHEDULES, command_of, load_runs, origin
+from trueup.papers.summary import summary_of
 from trueup.train import Run
 
 TITLE = "Calibrating Deep Neural Networks using Focal Loss"
@@ -33,27 +33,29 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     theirs = authors.stored(folder)
     networks = []
     for i, (name, run) in enumerate(runs.items()):
-        networks.append(Network(name, run, figures(run.val, run.test, resamples=resamples)))
+        networks.append(Network(name, run, summary_of(run, resamples=resamples)))
         if progress:
             progress((i + 1) / len(runs))
     settings = settings_of(networks)
-    published_step = [network for setting in settings if setting.as_published for network in _all(setting)]
-    shown = [sheets.authors_sheet(theirs), sheets.authors_more(theirs)]
+    published_step = [network for setting in settings if setting.as_published for network in setting.all_networks]
+    shown = [sheets.authors_sheet(theirs), sheets.authors_more(theirs), sheets.overview(settings)]
     for setting in settings:
         if setting.as_published:
             shown += [sheets.ours_sheet(setting), sheets.ours_more(setting)]
             more = (sheets.spread_sheet(setting), sheets.images_sheet(setting))
             shown += [sheet for sheet in more if sheet is not None]
-    shown.append(sheets.step_sheet(networks, "105 epochs, seed 0", "recipe study"))
-    shown.append(sheets.step_sheet(networks, "350 epochs, seed 0", "full length"))
+    shown += [*sheets.step_sheets(networks), *questions.sheets(networks)]
     findings = [
         *checks.printed_figures(theirs),
-        *(judged(claim, settings) for claim in CLAIMS),
-        checks.step_decides(settings),
+        *(finding for claim in CLAIMS for finding in judged(claim, settings)),
+        *(checks.step_decides(settings, data) for data in STUDIED_DATA),
+        checks.stopping_decides(settings),
+        checks.short_schedule(settings),
         checks.grid_or_nll(theirs, published_step),
+        *questions.findings(networks),
         *checks.mathematics(),
         *checks.linear(),
-        checks.not_run({DATASETS[setting.data] for setting in settings if setting.data in DATASETS}),
+        *checks.not_run({setting.data for setting in settings}),
     ]
     missing = tuple(name for name in recipes() if name not in runs)
     rows = [_authors_row(author) for author in theirs] + [_row(network) for network in networks]
@@ -65,7 +67,7 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
 
 def our_runs(folder: Path) -> dict[str, Run]:
     """The stored runs, every one of which has to be of the paper's recipes and losses."""
-    runs = load_runs(folder)
+    runs = load_runs(folder, tables=True)
     for run in runs.values():
         path, recipe = run.folder / "recipe.json", run.recipe
         if recipe.name not in SCHEDULES:
@@ -81,10 +83,6 @@ def draw(results: Path, folder: Path) -> list[Path]:
 
     runs = our_runs(results / "mukhoti2020")
     return drawing.draw(settings_of([Network(name, run, None) for name, run in runs.items()]), folder)  # type: ignore[arg-type]
-
-
-def _all(setting: Any) -> list[Network]:
-    return [network for networks in setting.networks.values() for network in networks]
 
 
 def _authors_row(author: authors.Author) -> dict[str, Any]:
@@ -110,7 +108,8 @@ def _row(network: Network) -> dict[str, Any]:
         "run": run.info,
         "command": command_of(run.recipe),
         "published": _published(beside_run(run.recipe)),
-        "figures": network.figures.to_dict(),
+        "kept_epoch": network.kept["epoch"],
+        **network.summary.to_dict(),
     }
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.papers.mukhoti2020.grid import METHODS, beside_run, later
+from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, beside_run, later, weighted
 from trueup.papers.mukhoti2020.settings import Setting
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
 
 CE, FL1, FL2, FL3, FLSD = "cross-entropy", "focal:1", "focal:2", "focal:3", "flsd-53"
+BRIER, MMCE = "brier", "cross-entropy+mmce:2"
 Verdict = tuple[bool, str]
 """Whether it holds, and the numbers that say so."""
 
@@ -24,21 +25,47 @@ class Claim:
     where: str
     needs: tuple[str, ...]
     judge: Callable[[Setting], Verdict]
+    on: tuple[str, ...] = ("cifar10",)
+    """The data sets of which the paper says or prints it."""
+    staged: bool = False
+    """Whether it speaks of the falls of the learning rate."""
+    only_there: bool = False
+    """Whether it says nothing of other data sets: its numbers are of these."""
+
+    def ready(self, settings: list[Setting], data: str) -> list[Setting]:
+        needs = {weighted(loss, data) for loss in self.needs}
+        return [
+            setting
+            for setting in settings
+            if setting.data == data and needs <= set(setting.networks) and (setting.staged or not self.staged)
+        ]
 
 
-def judged(claim: Claim, settings: list[Setting]) -> Finding:
-    """The verdict on the setting that is most like the paper's; the others beside it."""
-    ready = [setting for setting in settings if set(claim.needs) <= set(setting.networks)]
-    told = []
-    for setting in ready:
-        holds, evidence = claim.judge(setting)
-        told.append((setting, HOLDS if holds else FAILS, evidence))
-    first = told[0] if told and told[0][0].as_published else None
-    others = tuple((setting.title, verdict, evidence) for setting, verdict, evidence in told[1 if first else 0 :])
-    if first is None:
-        lacking = f"it needs runs of {', '.join(claim.needs)} with the authors' step"
-        return Finding(claim.text, claim.where, UNTESTED, "", lacking, others)
-    return Finding(claim.text, claim.where, first[1], first[0].title, first[2], others)
+def judged(claim: Claim, settings: list[Setting]) -> list[Finding]:
+    """A verdict for each data set that the claim is about, on the setting there that is most like the paper's. The
+    others, and other data sets, are told beside it."""
+    findings = []
+    elsewhere = [data for data in dict.fromkeys(setting.data for setting in settings) if data not in claim.on]
+    for data in claim.on:
+        ready = claim.ready(settings, data)
+        first = ready[0] if ready and ready[0].as_published else None
+        beside = ready[1:] if first else ready
+        if data == claim.on[0] and not claim.only_there:
+            beside = beside + [setting for other in elsewhere for setting in claim.ready(settings, other)]
+        others = tuple((setting.title, *_told(claim, setting)) for setting in beside)
+        if first is None:
+            needs = ", ".join(weighted(loss, data) for loss in claim.needs)
+            lacking = f"it needs runs of {needs} with the authors' step"
+            findings.append(Finding(claim.text, claim.where, UNTESTED, DATASETS[data], lacking, others))
+        else:
+            verdict, evidence = _told(claim, first)
+            findings.append(Finding(claim.text, claim.where, verdict, first.title, evidence, others))
+    return findings
+
+
+def _told(claim: Claim, setting: Setting) -> tuple[str, str]:
+    holds, evidence = claim.judge(setting)
+    return HOLDS if holds else FAILS, evidence
 
 
 def focal_of(setting: Setting) -> list[str]:
@@ -61,8 +88,9 @@ def each(setting: Setting, losses: list[str], quantity: str, state: str = "befor
 
 
 def half_the_ece(setting: Setting) -> Verdict:
-    values = {loss: setting.figure(loss, "ece") for loss in (CE, FL3, FLSD)}
-    ratios = ", ".join(f"{values[CE] / values[loss]:.1f} times {short(loss)}'s" for loss in (FL3, FLSD))
+    focal = [loss for loss in (FL3, FLSD) if loss in setting.networks]
+    values = {loss: setting.figure(loss, "ece") for loss in (CE, *focal)}
+    ratios = ", ".join(f"{values[CE] / values[loss]:.1f} times {short(loss)}'s" for loss in focal)
     signs = ", ".join(
         f"{short(loss)} {'over' if setting.figure(loss, 'overconfidence') > 0 else 'under'}-confident"
         for loss in values
@@ -70,30 +98,72 @@ def half_the_ece(setting: Setting) -> Verdict:
     found = f"ECE before T: {each(setting, list(values), 'ece')} %; cross-entropy's is {ratios}; {signs}"
     ends = {loss: [n.figures.before.measures["ece"] for n in setting.networks[loss]] for loss in values}
     low = min(measure.low or 0.0 for measure in ends[CE])
-    high = max(measure.high or 1.0 for loss in (FL3, FLSD) for measure in ends[loss])
+    high = max(measure.high or 1.0 for loss in focal for measure in ends[loss])
     if low >= 2 * high:
         found += "; so it is at the near ends of the 95 % intervals"
-    return all(values[CE] >= 2 * values[loss] for loss in (FL3, FLSD)), found
+    return all(values[CE] >= 2 * values[loss] for loss in focal), found
 
 
-def temperatures(setting: Setting) -> Verdict:
-    ours = {loss: setting.temperatures(loss) for loss in (CE, FL3, FLSD)}
-    inside = all(2 <= t <= 3 for t in ours[CE]) and all(0.9 <= t <= 1.3 for loss in (FL3, FLSD) for t in ours[loss])
-    texts = (f"{short(loss)} {', '.join(f'{t:.1f}' for t in found)}" for loss, found in ours.items())
-    return inside, "T by the ECE grid: " + "; ".join(texts)
+def temperatures_within(of_ce: tuple[float, float], of_focal: tuple[float, float]) -> Callable[[Setting], Verdict]:
+    def judge(setting: Setting) -> Verdict:
+        ours = {loss: setting.temperatures(loss) for loss in (CE, FL3, FLSD)}
+        inside = all(
+            low <= t <= high
+            for loss, found in ours.items()
+            for low, high in [of_ce if loss == CE else of_focal]
+            for t in found
+        )
+        texts = (f"{short(loss)} {', '.join(f'{t:.1f}' for t in found)}" for loss, found in ours.items())
+        return inside, "T by the ECE grid: " + "; ".join(texts)
+
+    return judge
 
 
-def errors_as_published(setting: Setting) -> Verdict:
-    gaps = []
-    for loss, networks in setting.networks.items():
-        entry = beside_run(networks[0].run.recipe).get(("error", "before"))
-        if entry is not None:
-            gaps.append((100 * setting.figure(loss, "error") - entry.number, loss, entry))
+temperatures = temperatures_within((2, 3), (0.9, 1.3))
+
+
+def under_confident(setting: Setting) -> Verdict:
+    ours = {loss: setting.temperatures(loss) for loss in (FL3, FLSD)}
+    gaps = {loss: setting.figure(loss, "overconfidence") for loss in ours}
     texts = (
-        f"{short(loss)} {percent(setting.figure(loss, 'error'))} ({entry.value}, {gap:+.2f})"
-        for gap, loss, entry in gaps
+        f"{short(loss)} {100 * gaps[loss]:+.2f} points, T {', '.join(f'{t:.1f}' for t in found)}"
+        for loss, found in ours.items()
     )
-    return all(abs(gap) <= 1.5 for gap, *_ in gaps), "error in % (published, ours less theirs): " + ", ".join(texts)
+    holds = all(t < 0.9 for found in ours.values() for t in found) and max(gaps.values()) < 0
+    holds = holds and setting.figure(FL3, "ece") >= 2 * setting.figure(CE, "ece")
+    found = (
+        f"mean confidence less accuracy: {'; '.join(texts)}; ECE before T: {each(setting, [CE, FL3, FLSD], 'ece')} %"
+    )
+    ece, gap = setting.followed(FL3, "test", "ece"), _gap_of_two_classes(setting, FL3)
+    worst = int(np.where(gap < 0, ece, 0).argmax())
+    found += (
+        f"; over the epochs FL-3's is under-confident in {int((gap < 0).sum())} of {len(gap)}, most at epoch {worst}"
+    )
+    return holds, f"{found}: ECE {percent(ece[worst])} %, {100 * gap[worst]:+.2f} points"
+
+
+def _gap_of_two_classes(setting: Setting, loss: str) -> np.ndarray:
+    """(epochs,) mean confidence less accuracy on test: of two classes the predicted one has p_y, or 1 - p_y."""
+    wrong = setting.followed(loss, "test", "error")
+    sure = [setting.followed(loss, "test", part, "true_probability") for part in ("correct", "wrong")]
+    return (1 - wrong) * (sure[0] - 1) + wrong * (1 - sure[1])
+
+
+def errors_within(points: float) -> Callable[[Setting], Verdict]:
+    def judge(setting: Setting) -> Verdict:
+        gaps = []
+        for loss, networks in setting.networks.items():
+            entry = beside_run(networks[0].run.recipe).get(("error", "before"))
+            if entry is not None:
+                gaps.append((100 * setting.figure(loss, "error") - entry.number, loss, entry))
+        texts = (
+            f"{short(loss)} {percent(setting.figure(loss, 'error'))} ({entry.value}, {gap:+.2f})"
+            for gap, loss, entry in gaps
+        )
+        told = "error in % (published, ours less theirs): " + ", ".join(texts)
+        return all(abs(gap) <= points for gap, *_ in gaps), told
+
+    return judge
 
 
 def errors_alike(setting: Setting) -> Verdict:
@@ -104,7 +174,7 @@ def errors_alike(setting: Setting) -> Verdict:
 
 def lowest_ece(state: str) -> Callable[[Setting], Verdict]:
     def judge(setting: Setting) -> Verdict:
-        baselines = [loss for loss in (CE, "brier", "cross-entropy+mmce:2") if loss in setting.networks]
+        baselines = [weighted(loss, setting.data) for loss in (CE, BRIER, MMCE)]
         own = setting.figure(FLSD, "ece", state)
         lowest = all(own < setting.figure(loss, "ece", state) for loss in baselines)
         return lowest, f"ECE {each(setting, [FLSD, *baselines], 'ece', state)} %"
@@ -255,41 +325,55 @@ def gradients_reach_the_weights(setting: Setting) -> Verdict:
     )
 
 
+CIFAR = ("cifar10", "cifar100")
+NEWS, SST = "20newsgroups", "sst"
+BASELINES = (CE, BRIER, MMCE, FLSD)
+
 CLAIMS = (
     Claim("Cross-entropy's ECE before T is at least twice that of FL-3 and of FLSD-53.", "Tables 1, 4",
-          (CE, FL3, FLSD), half_the_ece),
+          (CE, FL3, FLSD), half_the_ece, (*CIFAR, NEWS)),
+    Claim("FL-3 and FLSD-53 are under-confident on SST (T 0.5 and 0.7), FL-3's ECE at least twice cross-entropy's.",
+          "Tables 1, 4", (CE, FL3, FLSD), under_confident, (SST,), only_there=True),
     Claim("T lies between 2 and 3 for cross-entropy, and between 0.9 and 1.3 for FL-3 and FLSD-53.", "Section 6",
-          (CE, FL3, FLSD), temperatures),
-    Claim("Errors are within 1.5 points of the published ones.", "Tables 3, 9", (CE,), errors_as_published),
-    Claim("Focal losses and cross-entropy have almost the same error (within 1 point).", "Section 4",
-          (CE, FL3), errors_alike),
+          (CE, FL3, FLSD), temperatures, CIFAR, only_there=True),
+    Claim("T is above 2.5 for cross-entropy, and between 1.2 and 1.8 for FL-3 and FLSD-53.", "Tables 1, 4",
+          (CE, FL3, FLSD), temperatures_within((2.5, 10), (1.2, 1.8)), (NEWS,), only_there=True),
+    *(
+        Claim(f"Errors are within {points:g} points of the published ones.", "Tables 3, 9",
+              (CE,), errors_within(points), on, only_there=True)
+        for points, on in ((1.5, CIFAR), (3, (NEWS,)), (3.5, (SST,)))
+    ),
+    Claim("Focal losses and cross-entropy have almost the same error (within 1 point).", "Section 4, Table 3",
+          (CE, FL3), errors_alike, (*CIFAR, SST)),
     Claim("FLSD-53 has a lower ECE than cross-entropy, Brier and MMCE before T.", "Table 1, Section 6",
-          (CE, "brier", "cross-entropy+mmce:2", FLSD), lowest_ece("before")),
+          BASELINES, lowest_ece("before"), (*CIFAR, NEWS)),
     Claim("FLSD-53 has a lower ECE than cross-entropy, Brier and MMCE after T.", "Table 1, Section 6",
-          (CE, "brier", "cross-entropy+mmce:2", FLSD), lowest_ece("ece")),
+          BASELINES, lowest_ece("ece"), (*CIFAR, NEWS, SST)),
     Claim("Gamma 3 is better calibrated than gamma 2, and gamma 2 than gamma 1.", "Section 4, Table 7",
-          (FL1, FL2, FL3), gamma_order),
+          (FL1, FL2, FL3), gamma_order, (*CIFAR, NEWS)),
     Claim("The schedule 5,3,2 gives a lower ECE than 5,3,1.", "Section 6, Table 7",
-          ("focal-schedule:5,3,2", "focal-schedule:5,3,1"), better_schedule),
-    Claim("FL-3 and FLSD-53 have a lower NLL than cross-entropy before T.", "Table 10", (CE, FL3, FLSD), lower_nll),
+          ("focal-schedule:5,3,2", "focal-schedule:5,3,1"), better_schedule, (*CIFAR, NEWS, SST)),
+    Claim("FL-3 and FLSD-53 have a lower NLL than cross-entropy before T.", "Table 10",
+          (CE, FL3, FLSD), lower_nll, (*CIFAR, NEWS)),
     Claim("Fewer of FLSD-53's than of cross-entropy's predictions are above 0.99 before T, and more after.", "Table 6",
           (CE, FLSD), confident_after),
     Claim("After the learning rate falls, test NLL rises, by the misclassified samples only.", "Figure 1b",
-          (CE,), overfits_on_the_wrong),
-    Claim("The entropies of right and of wrong test samples fall throughout training.", "Figure 1b", (CE,), peakier),
+          (CE,), overfits_on_the_wrong, staged=True),
+    Claim("The entropies of right and of wrong test samples fall throughout training.", "Figure 1b",
+          (CE,), peakier, staged=True),
     Claim("Train error is near 0 after the first fall, rises slightly, and is exactly 0 after the second.", "Figure 1c",
-          (CE,), train_error),
-    Claim("ECE on test rises after the first fall.", "Figure 1c", (CE,), ece_rises),
+          (CE,), train_error, staged=True),
+    Claim("ECE on test rises after the first fall.", "Figure 1c", (CE,), ece_rises, staged=True),
     Claim("The rise of the NLL of misclassified samples is milder with focal loss.", "Figure 3c",
-          (CE, FL3), milder_rise),
+          (CE, FL3), milder_rise, staged=True),
     Claim("Misclassified test samples have a higher entropy with focal loss throughout.", "Figure 3d",
           (CE, FL3), less_sure_of_mistakes),
     Claim("With focal loss p_y is higher on wrong samples, lower on right ones, and above 0.95 there.", "Figures 3e, f",
           (CE, FL3), true_probabilities),
     Claim("The last layer's weight norm is first higher with focal loss, then lower, from the second stage on.",
-          "Figure 3h", (CE, FL3), weight_norms),
+          "Figure 3h", (CE, FL3), weight_norms, staged=True),
     Claim("Gradients become smaller with focal loss than with cross-entropy as training proceeds.", "Figure 4b-d",
-          (CE, FL3), gradient_norms),
+          (CE, FL3), gradient_norms, staged=True),
     Claim("Focal loss regularises by smaller updates of the weights.", "Section 4, Proposition 1",
           (CE, FL3), gradients_reach_the_weights),
 )  # fmt: skip

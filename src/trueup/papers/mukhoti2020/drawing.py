@@ -29,7 +29,7 @@ FOLLOWED = {
 def draw(settings: list[Setting], folder: Path) -> list[Path]:
     """What the stored runs allow, from the setting most like the paper's, and what needs none."""
     paths = [figure4a(folder), figure5(folder), figure6(folder), figure7(folder)]
-    ready = [setting for setting in settings if setting.as_published and CE in setting.networks]
+    ready = [setting for setting in settings if setting.as_published and setting.staged and CE in setting.networks]
     if ready:
         paths += [figure1(ready[0], folder), figure3(ready[0], folder)]
     return sorted(paths)

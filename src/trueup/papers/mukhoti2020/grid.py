@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from trueup.papers.published import Printed, printed
 from trueup.papers.stored import changes, run_name
 from trueup.train import Recipe, named
 
-DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+DATASETS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "20newsgroups": "20 Newsgroups",
+    "sst": "SST Binary",
+    "tiny-imagenet": "Tiny-ImageNet",
+}
+STUDIED_DATA = ("cifar10", "cifar100", "20newsgroups", "sst")
+"""Those of the grid."""
 MODELS = {
     "resnet50": "ResNet 50",
     "resnet110-bottleneck": "ResNet 110",
     "wrn26-10": "Wide ResNet 26-10",
     "densenet121": "DenseNet 121",
+    "text-cnn": "Global Pooling CNN",
+    "tree-lstm": "Tree LSTM",
+    "resnet50-tiny": "ResNet 50",
 }
+TEXTS = {"20newsgroups": "mukhoti2020-20newsgroups", "sst": "mukhoti2020-sst"}
+"""The texts, and the recipe of each."""
 METHODS = {
     "cross-entropy": "CE",
     "brier": "Brier",
     "cross-entropy+mmce:2": "MMCE",
+    "cross-entropy+mmce:8": "MMCE",
     "focal:1": "FL-1",
     "focal:2": "FL-2",
     "focal:3": "FL-3",
@@ -28,7 +43,17 @@ METHODS = {
     "flsd-53": "FLA-53",
     "label-smoothing:0.05": "LS-0.05",
 }
-"""Our names -> the paper's (Appendix E). LS-0.05 is in its later version only."""
+"""Our names -> the paper's (Appendix E). LS-0.05 is in its later version only. MMCE weighs 2 on images, 8 on texts."""
+
+
+def weighted(loss: str, data: str) -> str:
+    """The loss of a method on that data: of MMCE, which weighs more on texts."""
+    return loss.replace("mmce:2", "mmce:8") if data in TEXTS else loss
+
+
+def losses_of(data: str) -> tuple[str, ...]:
+    """Every loss of the paper's tables, as it is on that data."""
+    return tuple(dict.fromkeys(weighted(loss, data) for loss in METHODS if data in TEXTS or not loss.endswith(":8")))
 
 
 def later(method: str) -> str:
@@ -40,41 +65,57 @@ NEAREST = {"resnet18": "ResNet 50"}
 """The paper's net that a net of ours, which it does not have, is put beside."""
 
 STUDIED = ("cross-entropy", "focal:3", "flsd-53")
+SUMMED, MEAN = "summed, clipped at 2", "mean, not clipped"
 STEPS: dict[str, dict[str, Any]] = {
-    "summed, clipped at 2": {},
-    "mean, not clipped": {"reduction": "mean", "clip": None},
+    SUMMED: {},
+    MEAN: {"reduction": "mean", "clip": None},
     "summed, lr 0.1/128, not clipped": {"lr": 0.1 / 128, "clip": None},
     "mean, clipped at 2": {"reduction": "mean"},
 }
 """How a batch's gradient becomes a step. The first is the authors' code; the paper's text does not say."""
+STEPS_OF_TEXTS: dict[str, dict[str, Any]] = {MEAN: {}, SUMMED: {"reduction": "sum", "clip": 2.0}}
+"""The same for texts, where the code that the paper names takes the mean and does not clip."""
+AS_AUTHORS: dict[str, dict[str, Any]] = {"cifar100": {"normalisation": "imagenet-test"}}
+"""What the authors' code does otherwise for a data set."""
+SEEDS = range(3)
+
+
+def steps_of(recipe: str) -> dict[str, dict[str, Any]]:
+    """The steps of a named recipe, the authors' first."""
+    return STEPS_OF_TEXTS if recipe in TEXTS.values() else STEPS
 
 
 def grid() -> dict[str, dict[str, Recipe]]:
     """The parts of the grid in the order in which they are worth running, each name -> recipe."""
+    found: dict[str, dict[str, Recipe]] = {}
 
-    def runs(*recipes: Recipe) -> dict[str, Recipe]:
-        return {run_name(recipe): recipe for recipe in recipes}
+    def part(title: str, *made: Recipe) -> None:
+        found[title] = {run_name(recipe): recipe for recipe in made}
 
-    short, small = "mukhoti2020-short", {"model": "resnet18"}
-    return {
-        "recipe study": runs(
-            *(named(short, loss=loss, **small, **step) for step in STEPS.values() for loss in STUDIED)
-        ),
-        "seeds": runs(
-            *(named(short, loss=loss, seed=seed, **small) for seed in range(3) for loss in (*STUDIED, "brier"))
-        ),
-        "ResNet-50": runs(
-            *(named(short, loss=loss) for loss in ("cross-entropy", "flsd-53", "focal:3", "brier")),
-            *(named(short, loss=loss) for loss in METHODS if loss not in (*STUDIED, "brier")),
-        ),
-        "full length": runs(
-            *(
-                named("mukhoti2020", loss=loss, **small, **STEPS[step])
-                for step in ("summed, clipped at 2", "mean, not clipped")
-                for loss in STUDIED
-            )
-        ),
-    }
+    def image(loss: str, data: str = "cifar10", recipe: str = "mukhoti2020-short", **more: Any) -> Recipe:
+        return named(recipe, data=data, loss=loss, **AS_AUTHORS.get(data, {}), **more)
+
+    first, others = (*STUDIED, "brier"), [loss for loss in losses_of("cifar10") if loss not in (*STUDIED, "brier")]
+    small: dict[str, Any] = {"model": "resnet18"}
+    part("recipe study", *(image(loss, **small, **step) for step in STEPS.values() for loss in STUDIED))
+    part("seeds", *(image(loss, seed=seed, **small) for seed in SEEDS for loss in first))
+    part("ResNet-50", *(image(loss) for loss in ("cross-entropy", "flsd-53", "focal:3", "brier", *others)))
+    full = partial(image, recipe="mukhoti2020", **small)
+    part("full length", *(full(loss, **STEPS[step]) for step in (SUMMED, MEAN) for loss in STUDIED))
+    for data, recipe in TEXTS.items():
+        part(
+            DATASETS[data],
+            *(named(recipe, loss=loss, seed=seed) for seed in SEEDS for loss in losses_of(data)),
+            *(named(recipe, loss=loss, **STEPS_OF_TEXTS[SUMMED]) for loss in STUDIED[:2]),
+        )
+    hundred = partial(image, data="cifar100")
+    part("CIFAR-100 recipe study", *(hundred(loss, **small, **step) for step in STEPS.values() for loss in STUDIED))
+    part("CIFAR-100 seeds", *(hundred(loss, seed=seed, **small) for seed in SEEDS for loss in first))
+    fewer = [loss for loss in others if "schedule" not in loss and loss != "flsd-532"]
+    part("CIFAR-100 ResNet-50", *(hundred(loss) for loss in (*first, *fewer)))
+    nets, ends = ("wrn26-10", "densenet121"), ("cross-entropy", "flsd-53")
+    part("CIFAR-100 other nets", *(hundred(loss, model=net) for net in nets for loss in ends))
+    return found
 
 
 def recipes() -> dict[str, Recipe]:
@@ -84,9 +125,10 @@ def recipes() -> dict[str, Recipe]:
 
 def step_of(recipe: Recipe) -> str:
     """The title of the recipe's step."""
-    own = changes(recipe)
-    for title, settings in STEPS.items():
-        if own == {k: v for k, v in settings.items() if named(recipe.name, loss=recipe.loss).to_dict()[k] != v}:
+    own = {k: v for k, v in changes(recipe).items() if (k, v) not in AS_AUTHORS.get(recipe.data, {}).items()}
+    usual = named(recipe.name, loss=recipe.loss).to_dict()
+    for title, settings in steps_of(recipe.name).items():
+        if own == {k: v for k, v in settings.items() if usual[k] != v}:
             return title
     return ", ".join(f"{k} {v}" for k, v in own.items())
 
@@ -108,5 +150,6 @@ def beside_run(recipe: Recipe) -> dict[tuple[str, str], Printed]:
 
 def differences(recipe: Recipe) -> list[str]:
     """What the recipe does otherwise than the authors' code, as "epochs 105, not 350"."""
-    model = recipe.model if recipe.model in MODELS else "resnet50"
-    return recipe.differences(named("mukhoti2020", data=recipe.data, model=model, loss=recipe.loss, seed=recipe.seed))
+    whole = "mukhoti2020" if recipe.name == "mukhoti2020-short" else recipe.name
+    axes = {"data": recipe.data, "loss": recipe.loss, "seed": recipe.seed} | AS_AUTHORS.get(recipe.data, {})
+    return recipe.differences(named(whole, **axes, **({"model": recipe.model} if recipe.model in MODELS else {})))

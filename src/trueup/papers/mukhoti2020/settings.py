@@ -8,20 +8,34 @@ from typing import Any
 import numpy as np
 
 from trueup.papers.judged import Figures
-from trueup.papers.mukhoti2020.grid import METHODS, MODELS, STEPS, step_of
-from trueup.papers.stored import SCHEDULES
+from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, MODELS, step_of, steps_of
+from trueup.papers.stored import SCHEDULES, kept_entry
+from trueup.papers.summary import Summary
 from trueup.train import Run
 
-TITLES = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+TITLES = {
+    "resnet18": "ResNet-18", "resnet50": "ResNet-50", "resnet110-bottleneck": "ResNet-110",
+    "wrn26-10": "Wide ResNet 26-10", "densenet121": "DenseNet-121", "text-cnn": "CNN", "tree-lstm": "Tree-LSTM",
+    "resnet50-tiny": "ResNet-50",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Network:
-    """One of our runs and its figures."""
+    """One of our runs and what its predictions say."""
 
     name: str
     run: Run
-    figures: Figures
+    summary: Summary
+
+    @property
+    def figures(self) -> Figures:
+        return self.summary.figures
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The history's entry of the epoch whose weights were kept."""
+        return kept_entry(self.run)
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,16 @@ class Setting:
     @property
     def as_published(self) -> bool:
         """Whether the step is that of the authors' code."""
-        return self.step == next(iter(STEPS))
+        return self.step == next(iter(steps_of(self.schedule)))
+
+    @property
+    def staged(self) -> bool:
+        """Whether the learning rate falls twice, as in the paper's figures."""
+        return all(len(network.run.recipe.milestones) == 2 for of in self.networks.values() for network in of)
+
+    @property
+    def all_networks(self) -> list[Network]:
+        return [network for networks in self.networks.values() for network in networks]
 
     def figure(self, loss: str, quantity: str, state: str = "before") -> float:
         """A figure of a loss, the mean over its seeds."""
@@ -83,11 +106,13 @@ def settings_of(networks: list[Network]) -> list[Setting]:
         of_loss = groups.setdefault(key, {})
         of_loss[recipe.loss] = (*of_loss.get(recipe.loss, ()), network)
     made = [Setting(*key, of_loss) for key, of_loss in groups.items()]
-    steps, schedules = list(STEPS), list(SCHEDULES)
+    schedules, datasets = list(SCHEDULES), list(DATASETS)
+
+    def place(value: str, known: list[str]) -> int:
+        return known.index(value) if value in known else len(known)
 
     def likeness(setting: Setting) -> tuple[Any, ...]:
-        step = steps.index(setting.step) if setting.step in steps else len(steps)
-        schedule = schedules.index(setting.schedule) if setting.schedule in schedules else len(schedules)
-        return step, setting.data != "cifar10", setting.model not in MODELS, setting.model, schedule
+        step, data = place(setting.step, list(steps_of(setting.schedule))), place(setting.data, datasets)
+        return step, data, setting.model not in MODELS, setting.model, place(setting.schedule, schedules)
 
     return sorted(made, key=likeness)

@@ -7,10 +7,26 @@ import torch
 
 from trueup.audit import Measure
 from trueup.papers.mukhoti2020.authors import Author
-from trueup.papers.mukhoti2020.grid import METHODS, beside_run, differences, grid, later, step_of
+from trueup.papers.mukhoti2020.grid import (
+    DATASETS,
+    METHODS,
+    MODELS,
+    NEAREST,
+    TEXTS,
+    beside,
+    beside_run,
+    differences,
+    grid,
+    later,
+    step_of,
+    weighted,
+)
 from trueup.papers.mukhoti2020.settings import TITLES, Network, Setting
-from trueup.papers.published import Printed
+from trueup.papers.published import Printed, printed
 from trueup.papers.reproduction import Sheet
+from trueup.papers.stored import run_name
+from trueup.papers.summary import has_predictions
+from trueup.train import Recipe
 
 ABSENT = "not run"
 
@@ -82,6 +98,40 @@ def authors_more(authors: tuple[Author, ...]) -> Sheet:
         "S99 before / after",
     )
     return Sheet("The same networks: what the paper does not print", columns, tuple(rows), "In %, 95 % intervals.")
+
+
+OVERVIEW = ("cross-entropy", "brier", "cross-entropy+mmce:2", "focal:3", "flsd-53")
+"""The losses of Table 1, and FL-3."""
+
+
+def overview(settings: list[Setting]) -> Sheet:
+    """Table 1 on every data set: ECE before T and after, ours · theirs, and what is not run."""
+    ours = [setting for setting in settings if setting.as_published]
+    known = dict.fromkeys((entry.dataset, entry.model) for entry in printed("mukhoti2020"))
+    rows = []
+    for data, title in DATASETS.items():
+        for model in (*(name for name in NEAREST if data.startswith("cifar")), *MODELS):
+            name = MODELS.get(model) or NEAREST[model]
+            if (title, name) not in known or (model == "resnet50-tiny") != (data == "tiny-imagenet"):
+                continue
+            cells = []
+            for loss in OVERVIEW:
+                own = weighted(loss, data)
+                ready = [s for s in ours if (s.data, s.model) == (data, model) and own in s.networks]
+                found = beside(title, name, METHODS[loss])
+                told = " → ".join(theirs(found.get(("ece", state))) for state in ("before", "after"))
+                if ready:
+                    before, after = (percent(ready[0].figure(own, "ece", state)) for state in ("before", "ece"))
+                    cells.append(f"{before} → {after} ({np.mean(ready[0].temperatures(own)):.1f}) · {told}")
+                else:
+                    cells.append(f"{ABSENT} · {told}")
+            rows.append((title, TITLES.get(model, model), *cells))
+    note = (
+        "ECE in % before T → after it (T), ours, the mean over the seeds, behind the dot what the paper prints. Ours "
+        "are with the authors' step; ResNet-18 stands beside the paper's ResNet-50."
+    )
+    columns = ("data", "net", *(later(METHODS[loss]) for loss in OVERVIEW))
+    return Sheet("Table 1 on all data sets", columns, tuple(rows), note)
 
 
 def ours_sheet(setting: Setting) -> Sheet:
@@ -169,10 +219,10 @@ QUALITATIVE = ("cross-entropy", "brier", "cross-entropy+mmce:2", "flsd-53")
 
 def images_sheet(setting: Setting) -> Sheet | None:
     """Figure 8 without its pictures: the first test images that all losses get right, and that all get wrong."""
-    losses = [loss for loss in QUALITATIVE if loss in setting.networks]
-    if len(losses) < 2:
-        return None
+    losses = [loss for loss in QUALITATIVE if loss in setting.networks and setting.data not in TEXTS]
     networks = [setting.networks[loss][0] for loss in losses]
+    if len(losses) < 2 or not all(has_predictions(network.run) for network in networks):
+        return None
     test = networks[0].run.test
     names = test.class_names or tuple(map(str, range(test.classes)))
     answers, confidences = [], []
@@ -198,31 +248,45 @@ def _pair(ours: str, printed: Printed | None) -> str:
     return ours if printed is None else f"{ours} · {theirs(printed)}"
 
 
-def step_sheet(networks: list[Network], schedule: str, part: str) -> Sheet:
+def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet:
     """Every step beside the authors', seed 0."""
     found = {network.name: network for network in networks}
     rows = []
-    for name, recipe in grid()[part].items():
-        network = found.get(name)
+    for recipe in recipes:
+        network = found.get(run_name(recipe))
         title = (step_of(recipe), later(METHODS[recipe.loss]))
         if network is None:
             rows.append((*title, ABSENT, *[""] * 6))
             continue
         before, after, history = network.figures.before, network.figures.after, network.run.history
-        norms = [history[i]["gradient_norm"]["mean"] for i in (0, recipe.milestones[0] - 1, -1)]
+        entries = [history[0], *(history[fall - 1] for fall in recipe.milestones[:1]), network.kept]
+        norms = [entry["gradient_norm"]["mean"] for entry in entries]
         rows.append((
             *title, percent(before["error"]), with_interval(before.measures["ece"]),
             f"{100 * before['overconfidence']:+.2f}", f"{percent(after['ece'])} ({after.temperature:.1f})",
             " / ".join(f"{norm:.3g}" for norm in norms),
             " / ".join(f"{(1 if recipe.clip is None else min(1, recipe.clip / norm)):.2g}" for norm in norms),
-            f"{network.run.history[-1]['weight_norm']:.2f}",
+            f"{network.kept['weight_norm']:.2f}",
         ))  # fmt: skip
     columns = ("step", "loss", "error", "ECE before T", "over-conf.", "ECE after (T)",
                "gradient norm", "kept of it", "weight norm")  # fmt: skip
     note = (
         "In %. Over-conf.: mean confidence less accuracy, before T. Gradient norm: mean over the batches of an epoch, "
-        "of the whole network, before clipping, in the first "
-        "epoch, before the first fall of the learning rate, and in the last; kept of it: clip / norm, the factor by "
-        "which clipping shortens a gradient of that mean norm. Weight norm: of the last layer at the end."
+        "of the whole network, before clipping, in the first epoch, before the first fall of the learning rate "
+        "if it falls, and in the epoch that was kept; kept of it: clip / norm, the factor by which clipping shortens "
+        "a gradient of that mean norm. Weight norm: of the last layer at that epoch."
     )
-    return Sheet(f"What the step decides: {TITLES['resnet18']}, {schedule}", columns, tuple(rows), note)
+    one = recipes[0]
+    title = f"{TITLES[one.model]}, {DATASETS[one.data]}, {one.epochs} epochs, seed 0"
+    return Sheet(f"What the step decides: {title}", columns, tuple(rows), note)
+
+
+def step_sheets(networks: list[Network]) -> list[Sheet]:
+    """For each part of the grid that has more than one step; on texts the authors' own is the other one."""
+    found = []
+    for of_part in grid().values():
+        recipes = [recipe for recipe in of_part.values() if recipe.seed == 0]
+        losses = {recipe.loss for recipe in recipes if step_of(recipe) != step_of(recipes[0])}
+        if losses:
+            found.append(step_sheet(networks, [recipe for recipe in recipes if recipe.loss in losses]))
+    return found
