@@ -1,6 +1,7 @@
 """Focal temperature scaling, answered: the bounds, the line, the rivals, the shelf, the verdicts."""
 
 import json
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -140,6 +141,7 @@ def test_with_fewer_samples_than_classes_the_fallback_is_told(monkeypatch):
     z, y = predictions(120, 0, count=150)
     found = rivals.rivals(*[trueup.Predictions(logits=z, labels=y)] * 2)
     assert [(each["calibrator"], each["few"]) for each in found] == [("none", True), ("temperature", True)]
+    assert all(each["converged"] for each in found)
     note = trueup.Auto().fit(z[:100], y[:100]).fit_report.note
     assert "100 samples for 120 classes: maps with parameters for each class were left out" in note
 
@@ -180,6 +182,11 @@ def test_a_network_whose_halves_differ_in_classes_is_an_error(place):
     network = networks.public_logits(place / "data")[0][1]
     with pytest.raises(InputError, match=r"test.npz: 5 classes, where .*val.npz has 4"):
         network.predictions()
+
+
+def test_without_any_network_there_is_nothing_to_judge(tmp_path):
+    with pytest.raises(InputError, match="no network: no stored run with enough samples, no stored figures"):
+        gathering.gather(tmp_path, data_dir=tmp_path)
 
 
 def test_what_is_on_the_shelf_is_fresh_or_not(tmp_path):
@@ -228,6 +235,25 @@ def test_the_grid_criteria_are_those_of_the_calibrator(place):
     focal = measure.fits(val)["adaptive_ece"][1]
     own = trueup.FocalTemperature(criterion="mukhoti2020_adaptive_ece").fit(val.logits, val.labels)
     assert (focal.temperature, focal.gamma) == pytest.approx((own.temperature, own.gamma))
+
+
+def test_the_confidences_of_the_grid_are_those_of_the_map():
+    z = torch.randn(30, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).mul(6)
+    z[:10] *= 100  # at T = 0.05 all but the largest class underflow
+    found = measure.confidences(z)
+    for i, gamma in enumerate(measure.FOCAL_GAMMAS):
+        for j in (0, 19, 99):
+            made = measure.FocalTemperatureMap(7, float(measure.FOCAL_TEMPERATURES[j]), float(gamma))
+            np.testing.assert_allclose(found[i, j], made(z).amax(1), rtol=2e-6)
+
+
+def test_processes_that_are_started_have_one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    with gathering._single_threaded():
+        assert {os.environ[name] for name in gathering.THREADS} == {"1"}
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
 
 
 def test_a_whole_reproduction_prints_and_is_json(place, quick):

@@ -22,9 +22,7 @@ def inside(*arguments, **environment):
 
 
 def test_the_page_is_what_the_command_writes(reproductions):
-    assert PAGE.read_text() == page(list(reproductions.values())), (
-        "run: trueup reproduce all --docs docs/reproduction.md"
-    )
+    assert PAGE.read_text() == page(list(reproductions.values())), "run: trueup reproduce all --docs docs"
 
 
 @pytest.mark.parametrize("paper", ["mukhoti2020", "lossfunctions"])

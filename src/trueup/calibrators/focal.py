@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trueup.calibrators import grid, solve
 from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
-from trueup.focal import checked_gamma, log_growth, log_h, loss_of_r, slope_of_r
+from trueup.focal import checked_gamma, log_h, loss_of_r
 from trueup.inputs import InputError, positive
 
 
@@ -107,8 +107,10 @@ class FocalTemperature(Calibrator):
             starts = [np.array([-np.log(near.temperature), np.log(max(1 + near.gamma, _LEAST_ABOVE_MINUS_1))])]
         else:
             # The best T rises with gamma, first about linearly, later like a root: starts along that line find other
-            # valleys. A few hundred well-fitted samples may have their best one beyond gamma = 10.
-            starts += [np.array([-np.log(plain.value * (1 + g / 2)), np.log1p(g)]) for g in (-0.95, -0.5, 3.0)]
+            # valleys. For a network that is rarely sure it hardly rises: the valley near gamma = -1 is at the plain T.
+            # A few hundred well-fitted samples may have their best one beyond gamma = 10.
+            along = ((-0.95, 0.525), (-0.95, 1.0), (-0.5, 0.75), (3.0, 2.5))
+            starts += [np.array([-np.log(plain.value * rise), np.log1p(g)]) for g, rise in along]
             starts.append(np.array([-np.log(plain.value) - np.log1p(30.0) / 2, np.log1p(30.0)]))
         found = solve.family_by_nll(family, z, y, starts, lower, upper)
         if self.gamma is None and self.temperature is None and found.value > plain.nll:
@@ -166,10 +168,14 @@ def family(x: np.ndarray, z: Tensor) -> tuple[Tensor, list[Tensor]]:
     by_log_b = others.div_(q).mul_(curve).mul_(gamma).add_(1).mul_(d.sub_(q_top * m))
     by_log_1_plus_gamma = r.div_(growth).add_(log_q).mul_(-1 - gamma)
 
-    growth_top = log_growth(log_q_top, gamma)
+    lost_by_q = loss_of_r(q_top)  # (1 - r) / q of the largest; then r' = (1 - lost_by_q) / (1 - q)
+    if gamma >= 0:
+        growth_top = torch.log1p(gamma * (1 - q_top * lost_by_q))
+    else:  # as (1 + g) - g (1 - r), where the other form would cancel
+        growth_top = torch.logaddexp(torch.log(-gamma * lost_by_q) + log_q_top, torch.full_like(log_q_top, float(x[1])))
     scores.scatter_(1, top, -log_mass - gamma * log_q_top - growth_top)
-    curved = (1 - q_top) * slope_of_r(q_top) * (log_q_top - growth_top).exp()  # q (d r / d log v) / (1 + g r)
+    curved = (1 - lost_by_q) * (log_q_top - growth_top).exp()  # q (d r / d log v) / (1 + g r)
     by_log_b.scatter_(1, top, -(q_top + gamma * (1 - q_top - curved)) * m)
-    saturated = (1 - q_top * loss_of_r(q_top)) * (float(x[1]) - growth_top).exp()
+    saturated = (1 - q_top * lost_by_q) * (float(x[1]) - growth_top).exp()
     by_log_1_plus_gamma.scatter_(1, top, (-1 - gamma) * log_q_top - saturated)
     return scores, [by_log_b, by_log_1_plus_gamma]

@@ -14,8 +14,8 @@ from trueup.audit import finite
 from trueup.calibrators import CALIBRATORS, Auto, FocalMap, FocalTemperature, Identity, Temperature
 from trueup.calibrators.grid import CRITERIA
 from trueup.cli.app import AsJson, Binary, File, Ignore, Resamples, Seed, Test, Val, app, show
-from trueup.cli.report import Html, check_page, tell_page, write_page
-from trueup.compare import DEFAULT, params_of
+from trueup.cli.report import Html, audited, check_page, compared, loaded, tell_page, write_page
+from trueup.compare import params_of
 from trueup.files import WRITERS
 from trueup.inputs import InputError, writable
 from trueup.tables import progress as progress_bar
@@ -34,9 +34,8 @@ def audit(
 ) -> None:
     """Can the confidences in FILE be trusted? Every metric, with intervals, and a verdict."""
     check_page(html)
-    predictions = trueup.load(file, binary=binary, ignore=ignore or ())
-    with progress_bar("resampling") as progress:
-        found = trueup.audit(predictions, resamples=resamples, bins=bins, seed=seed, progress=progress)
+    predictions = loaded(file, binary, ignore)
+    found = audited(predictions, resamples=resamples, bins=bins, seed=seed)
     written = write_page(html, found)
     show(found, found.to_dict(), as_json)
     tell_page(written, as_json)
@@ -62,7 +61,7 @@ def calibrate(
     settings = _settings(method, criterion, keep_ranking, seed)
     if save and writable(save).suffix.lower() in WRITERS:
         raise InputError(f"--save {save}: this is where the map goes, which is JSON; apply writes the predictions")
-    predictions = trueup.load(val, binary=binary, ignore=ignore or ())
+    predictions = loaded(val, binary, ignore)
     _warn_of_few(len(predictions), predictions.classes, settings)
     with progress_bar(f"fitting {method}") as progress:
         made = settings.fit(predictions.logits, predictions.labels, progress=progress)
@@ -101,7 +100,7 @@ def apply(
 ) -> None:
     """Write the calibrated probabilities of FILE, with its labels."""
     made = trueup.load_map(map_file)
-    predictions = trueup.load(file, binary=binary, ignore=ignore or ())
+    predictions = loaded(file, binary, ignore)
     if made.classes != predictions.classes:
         raise InputError(f"{file}: {predictions.classes} classes, where the map {map_file} is for {made.classes}")
     calibrated = predictions.calibrated(made(predictions.logits), calibrated_by=made.kind)
@@ -137,11 +136,8 @@ def compare(
 ) -> None:
     """Fit every calibrator to VAL, judge it on TEST, and show all side by side."""
     check_page(html)
-    fitted_on, judged_on = (trueup.load(file, binary=binary, ignore=ignore or ()) for file in (val, test))
-    with progress_bar("comparing") as progress:
-        found = trueup.compare(
-            fitted_on, judged_on, method or DEFAULT, resamples=resamples, seed=seed, progress=progress
-        )
+    fitted_on, judged_on = (loaded(file, binary, ignore) for file in (val, test))
+    found = compared(fitted_on, judged_on, method, resamples=resamples, seed=seed)
     written = write_page(html, found)
     show(found, found.to_list(), as_json)
     tell_page(written, as_json)

@@ -1,9 +1,9 @@
-"""report: for someone who would rather look than read. And what ``--html`` of the other commands shares with it."""
+"""report: for someone who would rather look than read. And what the commands with ``--html`` share with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from trueup.audit import Audit
 from trueup.cli.app import AsJson, Binary, DataDir, Ignore, Resamples, Seed, app, show
 from trueup.compare import DEFAULT, Comparison
 from trueup.inputs import InputError
+from trueup.predictions import Predictions
 from trueup.tables import progress as progress_bar
 
 Html = Annotated[Path | None, typer.Option(metavar="OUT", help="also write a page to look at, OUT.html")]
@@ -57,15 +58,25 @@ def report(
     else:
         if method and len(what) == 1:
             raise InputError("--method: a calibrator is fitted to VAL and judged on TEST; give both files")
-        *val, test = (trueup.load(file, binary=binary, ignore=ignore or ()) for file in what)
+        *val, test = (loaded(file, binary, ignore) for file in what)
         options = {"resamples": resamples, "seed": seed}
-        with progress_bar("measuring") as progress:
-            if val:
-                found = trueup.compare(val[0], test, method or DEFAULT, **options, progress=progress)
-            else:
-                found = trueup.audit(test, **options, progress=progress)
+        found = compared(val[0], test, method, **options) if val else audited(test, **options)
         write_page(out, found)
     show(f"{out} holds the page: open it in a browser", {"page": str(out)}, as_json)
+
+
+def loaded(file: Path, binary: bool, ignore: list[str] | None) -> Predictions:
+    return trueup.load(file, binary=binary, ignore=ignore or ())
+
+
+def audited(predictions: Predictions, **options: Any) -> Audit:
+    with progress_bar("resampling") as progress:
+        return trueup.audit(predictions, **options, progress=progress)
+
+
+def compared(val: Predictions, test: Predictions, method: list[str] | None, **options: Any) -> Comparison:
+    with progress_bar("comparing") as progress:
+        return trueup.compare(val, test, method or DEFAULT, **options, progress=progress)
 
 
 def check_page(out: Path | None) -> None:

@@ -20,6 +20,8 @@ from torch import Tensor
 from trueup.focal import confidence_thresholds, focal_map, risk_minimiser
 from trueup.inputs import InputError
 from trueup.papers.komisarenko2024.networks import Shelf, networks
+from trueup.papers.komisarenko2024.sheets import named as labelled
+from trueup.papers.komisarenko2024.sheets import title as title_of
 from trueup.papers.page import Answer, Answered
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
 from trueup.papers.stored import run_name
@@ -32,7 +34,7 @@ FIGURES = "figures/focal-temperature"
 PRINTED = {1: (0.78, 0.22), 3: (0.65, 0.35), 5: (0.60, 0.40)}
 """The slides' minimisers for the posterior .90/.10, by gamma."""
 POSTERIOR = (0.9, 0.1)
-VERSION = 1
+VERSION = 2
 
 
 def recipes() -> dict[str, Recipe]:
@@ -273,7 +275,7 @@ def votes_sheet(voted: list[dict[str, Any]]) -> Sheet:
                     + ("" if name == "softmax" else f" ({value:+.1f} [{low:+.1f}, {high:+.1f}])")
                 )
             first = name == "softmax"
-            rows.append((entry["name"] if first else "", entry["loss"] if first else "", name, *cells))
+            rows.append((title_of(entry) if first else "", entry["loss"] if first else "", name, *cells))
     columns = ("network", "training loss", "report", *(f"{title} to the votes" for title in MEASURES.values()))
     note = (
         "Mean over the 10 000 test images; in brackets the change against the softmax in thousandths, with its 95 % "
@@ -295,7 +297,7 @@ def on_votes(voted: list[dict[str, Any]]) -> list[Finding]:
             continue
         changes = [entry["maps"]["focal map"][measure]["less_softmax"] for entry in focal]
         lower, higher = sum(c[2] < 0 for c in changes), sum(c[1] > 0 for c in changes)
-        told = "; ".join(f"{entry['name']}: {1000 * c[0]:+.1f}" for entry, c in zip(focal, changes, strict=True))
+        told = "; ".join(f"{labelled(entry)}: {1000 * c[0]:+.1f}" for entry, c in zip(focal, changes, strict=True))
         made.append(Finding(
             text, "our question", HOLDS if lower == len(focal) else FAILS, f"{len(focal)} focal networks on CIFAR-10",
             f"clearly nearer on {lower}, clearly further on {higher} (thousandths: {told})",
@@ -343,18 +345,15 @@ def draw(results: Path, folder: Path) -> list[Path]:
     voted = [entry for entry in against_votes(results)[0] if "focal map" in entry["maps"]]
     if voted:
         names = ("softmax", "focal map", "temperature", "focal-temperature")
-        drawn, (ax,) = plots.figure(1, 1, width=6.5, height=1.0 + 0.25 * len(voted))
-        for (colour, _, marker), name in zip(plots.LOOKS, names, strict=False):
-            ax.plot(
-                [entry["maps"][name]["kl"]["value"] for entry in voted],
-                range(len(voted)),
-                marker,
-                color=colour,
-                label=name,
-            )
-        ax.set_yticks(range(len(voted)), [entry["name"] for entry in voted], fontsize=6)
-        ax.set_xlabel("KL(votes, report)")
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=7, frameon=False)
+        drawn, (ax,) = plots.figure(1, 1, width=6.5, height=1.2 + 0.25 * len(voted))
+        for (colour, _, marker), size, name in zip(plots.LOOKS, (7, 5, 6, 4), names, strict=False):
+            values = [entry["maps"][name]["kl"]["value"] for entry in voted]
+            ax.plot(values, range(len(voted)), marker, color=colour, label=name, markersize=size,
+                    markerfacecolor="none")  # fmt: skip
+        ax.set_yticks(range(len(voted)), [labelled(entry) for entry in voted], fontsize=6)
+        ax.invert_yaxis()
+        ax.set_xlabel("KL(votes, report)", fontsize=8)
+        drawn.legend(loc="outside upper right", ncols=4, fontsize=7, frameon=False)
         plots.save(drawn, folder / "votes.svg")
         paths.append(folder / "votes.svg")
     return paths

@@ -56,6 +56,21 @@ def _tip(field: str, title: str, form: str = ".1%") -> Spec:
     return _q(field, title=title, format=form)
 
 
+def _metric(field: str) -> Spec:
+    """Across: a metric in its own range. Blank: format."""
+    axis = {"title": None, "grid": True, "format": "$format", "tickCount": 7}
+    return _q(field, scale={"zero": False, "nice": True}, axis=axis)
+
+
+def _down(field: str, least: int, most: int, **axis: Any) -> Spec:
+    """A line for each name, in the order of the data; names take from ``least`` to ``most`` pixels."""
+    room = {"labelLimit": most, "minExtent": least, "maxExtent": most}
+    return {
+        "field": field, "type": "nominal", "sort": {"field": "order"},
+        "axis": {"title": None, **room, "labelColor": "var(--ink)", **axis},
+    }  # fmt: skip
+
+
 def reliability(x: str = "confidence", y: str = "accuracy", height: int = 320) -> Spec:
     """Data "bins": left, right, confidence, accuracy, low, high, off (1 or 0), samples."""
     across, up = _share(x), _share(y)
@@ -248,14 +263,7 @@ def landscape(metric: str, height: int = 320) -> Spec:
 
 def intervals() -> Spec:
     """Data "rows": name, value, low, high, order, text, interval. A line a calibrator. Blanks: format, height."""
-    down = {
-        "field": "name", "type": "nominal", "sort": {"field": "order"},
-        "axis": {"title": None, "labelLimit": 150, "minExtent": 120, "maxExtent": 150, "labelColor": "var(--ink)"},
-    }  # fmt: skip
-    across = {
-        "scale": {"zero": False, "nice": True},
-        "axis": {"title": None, "grid": True, "format": "$format", "tickCount": 7},
-    }
+    down = _down("name", 120, 150)
     return _chart(
         "the metric of each calibrator with its interval",
         "$height",
@@ -263,12 +271,12 @@ def intervals() -> Spec:
         layer=[
             {
                 "mark": {"type": "rule", "color": "var(--accent)", "strokeWidth": 2},
-                "encoding": {"y": down, "x": _q("low", **across), "x2": {"field": "high"}},
+                "encoding": {"y": down, "x": _metric("low"), "x2": {"field": "high"}},
             },
             {
                 "mark": {"type": "point", "filled": True, "color": "var(--accent)", "size": 60, "opacity": 1},
                 "encoding": {
-                    "y": down, "x": _q("value", **across),
+                    "y": down, "x": _metric("value"),
                     "tooltip": [{"field": "name"}, {"field": "text", "title": "value"}, {"field": "interval"}],
                 },
             },
@@ -281,15 +289,7 @@ def seeds() -> Spec:
 
     Blanks: format, height.
     """
-    down = {
-        "field": "loss", "type": "nominal", "sort": {"field": "order"},
-        "axis": {"title": None, "labelLimit": 180, "minExtent": 150, "maxExtent": 180, "labelColor": "var(--ink)",
-                 "grid": True},
-    }  # fmt: skip
-    across = {
-        "scale": {"zero": False, "nice": True},
-        "axis": {"title": None, "grid": True, "format": "$format", "tickCount": 7},
-    }
+    down = _down("loss", 150, 180, grid=True)
     return _chart(
         "the metric of every loss and seed",
         "$height",
@@ -297,13 +297,13 @@ def seeds() -> Spec:
             {
                 "data": {"name": "baseline"},
                 "mark": {"type": "rule", "color": "var(--soft)", "strokeDash": [5, 4]},
-                "encoding": {"x": _q("value", **across)},
+                "encoding": {"x": _metric("value")},
             },
             {
                 "data": {"name": "seeds"},
                 "mark": {"type": "point", "size": 46, "stroke": "var(--accent)", "strokeWidth": 1.5, "opacity": 1},
                 "encoding": {
-                    "y": down, "x": _q("value", **across),
+                    "y": down, "x": _metric("value"),
                     "tooltip": [{"field": "loss"}, {"field": "seed"}, {"field": "text", "title": "value"}],
                 },
             },
@@ -311,7 +311,7 @@ def seeds() -> Spec:
                 "data": {"name": "means"},
                 "mark": {"type": "tick", "color": "var(--ink)", "thickness": 2.5, "size": 16},
                 "encoding": {
-                    "y": down, "x": _q("value", **across),
+                    "y": down, "x": _metric("value"),
                     "tooltip": [{"field": "loss"}, {"field": "text", "title": "mean ± sd"}],
                 },
             },

@@ -93,9 +93,10 @@ def _helps(made: Study) -> Answer:
     )
     pictures = (
         ("Focal loss, the proper loss behind it, and the binary map", f"{FIGURES}/decomposition.svg"),
-        ("Focal temperature less temperature, each network", f"{FIGURES}/differences.png"),
-        ("NLL on val over temperature and γ; line: the best T of each γ; star: the optimum; dot: temperature scaling",
-         f"{FIGURES}/landscapes.png"),
+        ("Focal temperature less temperature, each network; circle: clearly lower, square: clearly higher, cross: the "
+         "same map", f"{FIGURES}/differences.png"),
+        ("NLL on val over temperature and γ, dark where it is low; line: the best T of each γ; star: the optimum; dot: "
+         "temperature scaling", f"{FIGURES}/landscapes.png"),
     )  # fmt: skip
     tables = (sheets.criteria_sheet(made), sheets.losses_sheet(made), sheets.networks_sheet(made))
     return Answer("Does focal temperature scaling improve on temperature scaling?", answer, tables, pictures, remains)
@@ -135,8 +136,9 @@ def _question_2(made: Study) -> Answer:
         f"{loses}, clearly better on {gains} of {len(lines)} networks."
     )
     remains = "the line bends beyond γ = 1, as the table shows; its curvature is not derived."
-    return Answer("Open question 2: the relation of γ and T", answer, (sheets.line_sheet(made),),
-                  (("The best T against γ, and its slope", f"{FIGURES}/line.svg"),), remains)  # fmt: skip
+    tables = (sheets.lines_by_loss_sheet(made), sheets.line_sheet(made))
+    figure = ("The best T against γ (grey: where the line is fitted), and its slope at 0", f"{FIGURES}/line.svg")
+    return Answer("Open question 2: the relation of γ and T", answer, tables, (figure,), remains)
 
 
 def _question_3(made: Study) -> Answer:

@@ -63,26 +63,32 @@ def bounds(classes: int, gamma: float, *, seed: int = 0) -> Bounds:
 def inverse_temperature(log_q: Tensor, gamma: float) -> Tensor:
     """(N,) b with softmax(b log q)_top = Psi(q)_top, of rows (N, K) that are not uniform.
 
-    sum over the others of (q_j/q_1)^b falls in b; it has to be that of h(q_j)/h(q_1). Bisection, then one Newton step
-    that carries the derivative in q.
+    log sum over the others of (q_j/q_1)^b falls in b, and is convex; it has to be that of h(q_j)/h(q_1). From its
+    second step on Newton's method comes from below, and never goes too far. A last step carries the derivative in q.
     """
     log_q = log_q.log_softmax(-1)
     top = log_q.detach().argmax(-1, keepdim=True)
     h = log_h(log_q, gamma)
-    below = (log_q - log_q.gather(-1, top)).scatter(-1, top, -torch.inf)
+    below = (log_q - log_q.gather(-1, top)).scatter(-1, top, -1e300)
     wanted = (h - h.gather(-1, top)).scatter(-1, top, -torch.inf).logsumexp(-1)
     with torch.no_grad():
-        lowest, highest = (torch.full_like(wanted, end) for end in (0.0, 2.0 + 2 * abs(gamma)))
+        b = torch.ones_like(wanted)
         for _ in range(50):
-            middle = (lowest + highest) / 2
-            above = torch.logsumexp(middle[:, None] * below, -1) > wanted
-            lowest, highest = torch.where(above, middle, lowest), torch.where(above, highest, middle)
-        b = (lowest + highest) / 2
-        weights = torch.softmax(b[:, None] * below, -1)
-        slope = (weights * below.clamp(min=-1e300)).sum(-1)
-    # beside exact ties the sum hardly depends on b, and a step would only add rounding
-    step = ((b[:, None] * below.clamp(min=-1e300)).logsumexp(-1) - wanted) / slope.clamp(max=-1e-12)
-    return b - step * (step.detach().abs() < 1e-3)
+            excess, slope = _excess(b, below, wanted)
+            new = (b - excess / slope).clamp(1e-3, 2.0 + 2 * abs(gamma))
+            done = ((new - b).abs() <= 1e-15 * b) | (excess.abs() <= 4e-16)  # the latter is rounding
+            b = new
+            if bool(done.all()):
+                break
+    excess, slope = _excess(b, below, wanted)
+    step = excess / slope.detach()
+    return b - step * (step.detach().abs() < 1e-3)  # there, a step would only add rounding
+
+
+def _excess(b: Tensor, below: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) log sum exp(b below) - wanted, and its slope in b, which beside exact ties is hardly any."""
+    scaled = b[:, None] * below
+    return scaled.logsumexp(-1) - wanted, (scaled.softmax(-1) * below).sum(-1).clamp(max=-1e-12)
 
 
 def pair(a: np.ndarray | float, b: np.ndarray | float, gamma: float) -> Any:

@@ -8,7 +8,7 @@ import torch
 from trueup.focal import focal_map, gamma_star, inverse_focal_map, risk_minimiser
 from trueup.papers.komisarenko2024.gathering import Study
 from trueup.papers.komisarenko2024.line import GAMMAS
-from trueup.papers.komisarenko2024.sheets import SCALES, TITLES, Count, counted
+from trueup.papers.komisarenko2024.sheets import SCALES, TITLES, Count, counted, run_named
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
 
 CONSISTENT = 0.8
@@ -160,9 +160,9 @@ def mechanism(study: Study) -> list[Finding]:
         if history["gamma"] and base is not None:
             ends = [{part: each["epochs"][part][-1] for part in ("train", "test")} for each in (history, base)]
             lacking = [100 * (end["train"]["accuracy"] - end["train"]["true_probability"]) for end in ends]
-            lacks.append((lacking[0] > lacking[1], f"{name} {lacking[0]:.2f} ({lacking[1]:.2f})"))
-            ece = [100 * end["test"]["ece"] for end in ends]
-            errors.append((ece[0] < ece[1], f"{name} {ece[0]:.2f} ({ece[1]:.2f})"))
+            run, ece = run_named(name, history["recipe"]), [100 * end["test"]["ece"] for end in ends]
+            lacks.append((lacking[0] > lacking[1], f"{run}: {lacking[0]:.2f} ({lacking[1]:.2f})"))
+            errors.append((ece[0] < ece[1], f"{run}: {ece[0]:.2f} ({ece[1]:.2f})"))
     made = []
     for text, found, what in (
         ("Focal training is less confident on the training data than cross-entropy.", lacks,

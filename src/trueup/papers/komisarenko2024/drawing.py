@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from trueup.diagrams import Landscape
 from trueup.focal import focal_map, temperature_bounds
-from trueup.papers.figures import Panel, save_panels
+from trueup.papers.figures import WIDTH, Panel, save_panels
 from trueup.papers.komisarenko2024 import bounds
 from trueup.papers.komisarenko2024.claims import expected_s
 from trueup.papers.komisarenko2024.gathering import Study
@@ -19,7 +20,7 @@ from trueup.papers.komisarenko2024.line import BEYOND
 from trueup.papers.komisarenko2024.line import GAMMAS as LINE_GAMMAS
 from trueup.papers.komisarenko2024.measure import GAMMAS, TEMPERATURES
 from trueup.papers.komisarenko2024.rivals import SIZES
-from trueup.papers.komisarenko2024.sheets import by_network, title
+from trueup.papers.komisarenko2024.sheets import by_network, named, title
 
 
 def draw(study: Study, folder: Path) -> list[Path]:
@@ -73,21 +74,21 @@ def simplex(folder: Path) -> Path:
 
 
 def temperatures(folder: Path) -> Path:
-    """The temperature that the map acts like, against the top probability: one rival, and all others alike."""
+    """The temperature that the map acts like, against the top probability: all other classes alike; and the bounds."""
     panels = []
     for gamma in (1.0, 3.0):
         lines = {}
-        for classes in (2, 3, 10, 100, 1000):
+        for classes in bounds.CLASSES:
             top = np.linspace(1 / classes + 1e-3, 0.995, 200)
-            b = bounds.pair(top, (1 - top) / (classes - 1), gamma)
-            lines[f"K = {classes}, others alike"] = (top, 1 / b)
+            lines[f"K = {classes}"] = (top, 1 / bounds.pair(top, (1 - top) / (classes - 1), gamma))
         lines["1/(1+γ)"] = (np.array([0, 1.0]), np.full(2, 1 / (1 + gamma)))
-        panels.append(Panel(f"γ = {gamma:g}", "top probability", "temperature", lines, marks=(0.5,)))
+        panels.append(Panel(f"γ = {gamma:g}, other classes alike", "top probability", "temperature", lines))
     gammas = np.array(bounds.GAMMAS)
     ends = {f"K = {k}": (gammas, np.array([bounds.highest_temperature(k, g) for g in bounds.GAMMAS]))
             for k in bounds.CLASSES}  # fmt: skip
-    panels.append(Panel("the highest, and 1/(1+γ)", "γ", "temperature", ends | {"1/(1+γ)": (gammas, 1 / (1 + gammas))}))
-    return save_panels(panels, folder / "temperatures.svg")
+    lowest = {"1/(1+γ)": (gammas, 1 / (1 + gammas))}
+    panels.append(Panel("the highest, and the lowest", "γ", "temperature", ends | lowest))
+    return _with_one_legend(panels, folder / "temperatures.svg")
 
 
 def differences(study: Study, folder: Path) -> Path:
@@ -97,7 +98,7 @@ def differences(study: Study, folder: Path) -> Path:
     wanted = (
         ("nll", "nll", 1000, "by NLL: NLL, ‰"),
         ("nll", "ece", 100, "by NLL: ECE, points"),
-        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE: it, points"),
+        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE: adaptive ECE, points"),
     )
     entries = study.networks
     drawn, axes = plots.figure(3, 1, width=8.5, height=0.9 + 0.14 * len(entries))
@@ -105,33 +106,44 @@ def differences(study: Study, folder: Path) -> Path:
         for row, entry in enumerate(entries):
             value, low, high = (scale * v for v in entry["criteria"][criterion]["difference"][metric])
             colour = "#009E73" if high < 0 else "#D55E00" if low > 0 else "#777777"
+            marker = "o" if high < 0 else "s" if low > 0 else "|" if low < high else "x"
             ax.plot([low, high], [row, row], color=colour, linewidth=1.2)
-            ax.plot(value, row, marker="o" if high < 0 else "s" if low > 0 else "|", color=colour, markersize=3.5)
+            ax.plot(value, row, marker=marker, color=colour, markersize=3.5)
         ax.axvline(0, color="black", linewidth=0.6)
         ax.set_title(name, fontsize=7)
         ax.set_yticks([])
         ax.invert_yaxis()
-    axes[0].set_yticks(range(len(entries)), [f"{title(e)}, {e['loss']}" for e in entries], fontsize=5)
+    axes[0].set_yticks(range(len(entries)), [named(entry) for entry in entries], fontsize=5)
     axes[0].set_xscale("symlog", linthresh=1)
+    axes[0].set_xticks([-20, -5, -1, 0, 1], ["-20", "-5", "-1", "0", "1"])
+    axes[0].minorticks_off()
     plots.save(drawn, folder / "differences.png", dpi=130)
     return folder / "differences.png"
 
 
 def line(study: Study, folder: Path) -> Path:
-    """The best T over T at gamma = 0, and the slope that the formula predicts."""
+    """The best T over T at gamma = 0, and its slope against the one that the formula predicts."""
+    from trueup import plots
+
     gammas = np.array([*LINE_GAMMAS, *BEYOND])
     zero = LINE_GAMMAS.index(0.0)
-    chosen = _some(study.networks, 7)
-    best = {title(entry): (gammas, np.array(entry["line"]["temperatures"]) / entry["line"]["temperatures"][zero])
-            for entry in chosen}  # fmt: skip
-    found = np.array([[entry["line"]["predicted"], entry["line"]["tangent"]] for entry in study.networks])
-    order = found[:, 0].argsort()
-    slopes = {"measured": (found[order, 0], found[order, 1]), "as predicted": (found[order, 0], found[order, 0])}
-    panels = [
-        Panel("best T, over that at γ = 0", "γ", "T / T(0)", best, marks=(0, 1)),
-        Panel("the slope at 0", "predicted without labels", "dT/dγ", slopes),
-    ]
-    return save_panels(panels, folder / "line.svg", columns=2)
+    drawn, (left, right) = plots.figure(2, 1, width=6.4, height=3.0)
+    for (colour, dash, _), entry in zip(plots.LOOKS, _some(study.networks, len(plots.LOOKS)), strict=False):
+        best = np.array(entry["line"]["temperatures"])
+        left.plot(gammas, best / best[zero], color=colour, linestyle=dash, linewidth=1,
+                  label=named(entry))  # fmt: skip
+    left.axvspan(LINE_GAMMAS[0], LINE_GAMMAS[-1], color="0.93", zorder=0)  # where the line is fitted
+    left.set(xlabel="γ", ylabel="T / T(0)")
+    left.set_title("the best T, over that at γ = 0", fontsize=8)
+    drawn.legend(loc="outside lower center", ncols=2, fontsize=6, frameon=False)
+    predicted, measured = np.array([[e["line"]["predicted"], e["line"]["tangent"]] for e in study.networks]).T
+    ends = np.array([0, 1.05 * max(predicted.max(), measured.max())])
+    right.plot(ends, ends, color=plots.INK, linewidth=0.8)
+    right.plot(predicted, measured, "o", color=plots.LOOKS[1][0], markersize=3)
+    right.set(xlabel="predicted without labels", ylabel="measured")
+    right.set_title("its slope at γ = 0, each network", fontsize=8)
+    plots.save(drawn, folder / "line.svg")
+    return folder / "line.svg"
 
 
 def rivals(study: Study, folder: Path) -> Path:
@@ -142,13 +154,11 @@ def rivals(study: Study, folder: Path) -> Path:
         lines = {}
         for name in names:
             found = {size: by_network(study.networks, size, name) for size in SIZES}
-            points = [
-                (np.log10(size), np.median([each[metric] for each in of.values()])) for size, of in found.items() if of
-            ]
+            points = [(size, np.median([each[metric] for each in of.values()])) for size, of in found.items() if of]
             x, y = np.array(points).T
             lines[name] = (x, y * (100 if metric == "ece" else 1))
-        panels.append(Panel(label, "log10 of the calibration samples", "", lines))
-    return save_panels(panels, folder / "rivals.svg", columns=2)
+        panels.append(Panel(label, "calibration samples", "", lines))
+    return _with_one_legend(panels, folder / "rivals.svg", ticks=SIZES)
 
 
 def landscapes(study: Study, folder: Path) -> Path:
@@ -164,11 +174,10 @@ def landscapes(study: Study, folder: Path) -> Path:
         rise = max(float(np.quantile(found.values, 0.8)) - least, 1e-6)
         heights = least + rise * np.concatenate([[0], np.geomspace(0.004, 1, 9)])
         ax.contourf(found.temperatures, found.gammas, found.values, heights, cmap="cividis", extend="max")
-        near = np.array(LINE_GAMMAS)
-        ax.plot(entry["line"]["intercept"] + entry["line"]["slope"] * near, near, color="white", linewidth=0.9)
+        ax.plot(entry["line"]["temperatures"], (*LINE_GAMMAS, *BEYOND), color="white", linewidth=0.9)
         of = entry["criteria"]["nll"]
         ax.plot(of["focal-temperature"]["temperature"], of["focal-temperature"]["gamma"], "*", color="white",
-                markeredgecolor="black", markersize=7, markeredgewidth=0.5)  # fmt: skip
+                markeredgecolor="black", markersize=7, markeredgewidth=0.5, clip_on=False, zorder=3)  # fmt: skip
         ax.plot(of["temperature"]["temperature"], 0, "o", color="white", markeredgecolor="black", markersize=3.5,
                 markeredgewidth=0.5)  # fmt: skip
         ax.set_xscale("log")
@@ -179,7 +188,9 @@ def landscapes(study: Study, folder: Path) -> Path:
         ax.set_title(f"{title(entry)}\n{entry['loss']}", fontsize=4.5)
     for ax in axes[len(entries) :]:
         ax.set_axis_off()
-    plots.save(drawn, folder / "landscapes.png", dpi=110)
+    drawn.supxlabel("temperature", fontsize=8)
+    drawn.supylabel("γ", fontsize=8)
+    plots.save(drawn, folder / "landscapes.png", dpi=130)
     return folder / "landscapes.png"
 
 
@@ -192,15 +203,16 @@ def histories(study: Study, folder: Path) -> Path | None:
     if not nets:
         return None
     runs = max(nets.values(), key=lambda of: (len(of), next(iter(of.values()))["recipe"]["reduction"] == "sum"))
-    panels = []
+    first = next(iter(runs.values()))
+    panels, epoch = [], f"epoch ({first['model']}, {first['data']})"
     for part in ("train", "test"):
         for quantity, label in (("true_probability", "mean p of the label"), ("ece", "ECE")):
             lines = {
                 loss: (np.arange(len(run["epochs"][part])), np.array([each[quantity] for each in run["epochs"][part]]))
                 for loss, run in sorted(runs.items(), key=lambda item: item[1]["gamma"])
             }
-            panels.append(Panel(f"{part}: {label}", "epoch", label, lines))
-    return save_panels(panels, folder / "histories.svg", columns=4)
+            panels.append(Panel(f"{part}: {label}", epoch, "", lines))
+    return _with_one_legend(panels, folder / "histories.svg")
 
 
 def shift(study: Study, folder: Path) -> Path | None:
@@ -217,7 +229,37 @@ def shift(study: Study, folder: Path) -> Path | None:
         panels.append(
             Panel(run["recipe"]["model"] + ", " + run["recipe"]["loss"], "severity (0: clean)", "ECE, %", lines)
         )
-    return save_panels(panels, folder / "shift.svg") if panels else None
+    return _with_one_legend(panels, folder / "shift.svg", same_height=True) if panels else None
+
+
+def _with_one_legend(
+    panels: Sequence[Panel], path: Path, *, ticks: Sequence[int] = (), same_height: bool = False
+) -> Path:
+    """Panels whose lines have the same names: one row, one legend below. ``ticks``: x is logarithmic, and has these."""
+    from trueup import plots
+
+    drawn, axes = plots.figure(len(panels), 1, width=WIDTH * len(panels), height=WIDTH + 0.3)
+    names = list(panels[0].lines)
+    sizes = np.linspace(6, 2.5, len(names))  # where two lines are one, both are seen
+    for ax, panel in zip(axes, panels, strict=True):
+        for (colour, dash, marker), size, name in zip(plots.LOOKS, sizes, names, strict=False):
+            x, y = panel.lines[name]
+            points = {"marker": marker, "markersize": size, "markerfacecolor": "none"} if 2 < len(x) < 10 else {}
+            ax.plot(x, y, label=name, color=colour, linestyle=dash, linewidth=1, **points)
+        ax.set_title(panel.title, fontsize=8)
+        ax.set_xlabel(panel.x, fontsize=8)
+        ax.set_ylabel(panel.y, fontsize=8)
+        if ticks:
+            ax.set_xscale("log")
+            ax.set_xticks(ticks, [f"{tick}" for tick in ticks])
+            ax.minorticks_off()
+        if same_height:
+            ax.set_ylim(0, 1.05 * max(float(np.max(y)) for each in panels for _, y in each.lines.values()))
+    columns = len(names) if len(names) <= 2 * len(panels) + 1 else -(-len(names) // 2)
+    handles, labels = axes[-1].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
+    plots.save(drawn, path)
+    return path
 
 
 def _some(entries: list[dict[str, Any]], many: int) -> list[dict[str, Any]]:

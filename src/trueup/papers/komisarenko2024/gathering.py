@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-import torch
-
+from trueup.inputs import InputError
 from trueup.papers.komisarenko2024 import bounds, shift
 from trueup.papers.komisarenko2024.measure import VERSION, measure
 from trueup.papers.komisarenko2024.networks import Network, Shelf, networks, training_gamma
 from trueup.papers.stored import load_runs
 
 BOUNDS_VERSION = 1
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,10 @@ def gather(
     own = results / "komisarenko2024"
     here, notes = networks(results, data_dir)
     shelf = Shelf(own / "networks", VERSION)
+    if not here and not shelf.names():
+        raise InputError(
+            f"{results}: no network: no stored run with enough samples, no stored figures, none in TRUEUP_DATA/logits"
+        )
     sums = {network.name: network.sums for network in here}
     waiting = [network for network in here if shelf.fresh(network.name, sums[network.name], resamples) is None]
     pages = Shelf(own, BOUNDS_VERSION)
@@ -56,15 +63,11 @@ def gather(
             pages.put(job, content, {})
         if progress:
             progress((i + 1) / (len(jobs) + 1))
-    names = [network.name for network in here]
-    elsewhere = []
-    for name in shelf.names():
-        found = shelf.stored(name)
-        if name not in sums and found is not None and not found["ours"]:
-            elsewhere.append(name)
+    stored = {name: found for name in shelf.names() if (found := shelf.stored(name)) and found["version"] == VERSION}
+    elsewhere = [name for name, found in stored.items() if name not in sums and not found["ours"]]
     if elsewhere:
         notes.append(f"{len(elsewhere)} sets of public logits: figures as stored, the logits are not here")
-    known = [found for name in sorted({*names, *elsewhere}) if (found := shelf.stored(name)) is not None]
+    known = [found for name, found in stored.items() if name in sums or name in elsewhere]
     known.sort(key=lambda found: (found["ours"], found["classes"], found["name"]))
     made = [bounds.Bounds(**each) for each in (pages.stored("bounds") or {})["bounds"]]
     if progress:
@@ -80,18 +83,50 @@ def _computed(
     jobs: list[Network | str], resamples: int, workers: int
 ) -> Iterator[tuple[Network | str, dict[str, Any]]]:
     """Side by side on the cores that there are, one thread each, as they are ready."""
-    if workers == 1 or len(jobs) < 2:
+    if workers == 1 or not jobs:
         yield from ((job, _compute(job, resamples)) for job in jobs)
         return
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), torch.set_num_threads, (1,))
+    others = set(active_children())
+    with _single_threaded():
+        pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _ends_with_its_parent)
+        try:
+            # the longest first: one that is left alone at the end keeps the other cores idle
+            ordered = sorted(jobs, key=lambda job: -job.val.stat().st_size if isinstance(job, Network) else -1e12)
+            futures = {pool.submit(_compute, job, resamples): job for job in ordered}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            for child in set(active_children()) - others:
+                child.terminate()  # what it is at would else be waited for
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ends_with_its_parent() -> None:
+    """With Ctrl-C, without a word, and where the parent was killed: else it would wait for work for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Processes that are started within have one thread each, in torch and in every BLAS that NumPy and SciPy bring.
+
+    Those threads spin while they wait for each other, so that two processes on two cores take several times as long.
+    """
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
-        # the longest first: one that is left alone at the end keeps the other cores idle
-        ordered = sorted(jobs, key=lambda job: -job.val.stat().st_size if isinstance(job, Network) else -1e12)
-        futures = {pool.submit(_compute, job, resamples): job for job in ordered}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        yield
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _compute(job: Network | str, resamples: int) -> dict[str, Any]:

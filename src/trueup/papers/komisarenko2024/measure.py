@@ -15,7 +15,7 @@ from trueup.calibrators.base import nll_of
 from trueup.calibrators.focal import FocalTemperatureMap
 from trueup.calibrators.grid import FOCAL_GAMMAS, FOCAL_TEMPERATURES, TOP_LABEL_CRITERIA
 from trueup.diagrams import landscape
-from trueup.focal import log_growth
+from trueup.focal import loss_of_r
 from trueup.metrics import (
     Resampler,
     Scores,
@@ -34,7 +34,7 @@ from trueup.papers.komisarenko2024.networks import Network, training_gamma
 from trueup.papers.komisarenko2024.rivals import rivals
 from trueup.predictions import Predictions
 
-VERSION = 1
+VERSION = 2
 """Of what is computed here; stored figures of another one are computed anew."""
 CRITERIA = ("nll", "ece", "adaptive_ece")
 """What both parameters are chosen by on val. The paper's is adaptive_ece, which its text calls ECE."""
@@ -105,39 +105,69 @@ def fits(val: Predictions) -> dict[str, tuple[CalibrationMap, CalibrationMap]]:
     made: dict[str, tuple[CalibrationMap, CalibrationMap]] = {
         "nll": (Temperature().fit(val.logits, val.labels), FocalTemperature().fit(val.logits, val.labels))
     }
-    table = confidences(val.logits)
-    correct = (val.logits.argmax(1) == val.labels).numpy()
+    correct, table = (val.logits.argmax(1) == val.labels).numpy(), confidences(val.logits)
     zero = int(np.flatnonzero(FOCAL_GAMMAS == 0)[0])
     for criterion in CRITERIA[1:]:
         metric = TOP_LABEL_CRITERIA["mukhoti2020_adaptive_ece" if criterion == "adaptive_ece" else criterion]
-        values = np.array([[metric(TopLabel(row, correct)) for row in of_gamma] for of_gamma in table])
-        g, t = np.unravel_index(int(values.argmin()), values.shape)
-        points = ((zero, int(values[zero].argmin())), (int(g), int(t)))
         plain, focal = (
-            FocalTemperatureMap(val.classes, float(FOCAL_TEMPERATURES[t]), float(FOCAL_GAMMAS[g])) for g, t in points
+            FocalTemperatureMap(val.classes, float(FOCAL_TEMPERATURES[t]), float(FOCAL_GAMMAS[gammas][g]))
+            for gammas in (slice(zero, zero + 1), slice(None))
+            for g, t in [least(metric, table[gammas], correct)]
         )
         made[criterion] = plain, focal
     return made
 
 
+def least(metric: Callable[[TopLabel], float], table: np.ndarray, correct: np.ndarray) -> tuple[int, int]:
+    """(gamma, temperature) of the first least value over a table (gammas, temperatures, N) of confidences.
+
+    No sum of |gap| over bins is below the |gap| of all that they hold, which is all but, in the paper's own bins, the
+    least confident: most points are out of the question by that alone.
+    """
+    left_out = (table == table.min(2, keepdims=True)).mean(2)
+    at_least = np.abs(table.mean(2, dtype=np.float64) - correct.mean()) - left_out - 1e-9
+    values, best = np.full(at_least.shape, np.inf), np.inf
+    for point in np.argsort(at_least, axis=None):
+        at = np.unravel_index(point, values.shape)
+        if at_least[at] > best:
+            break
+        values[at] = metric(TopLabel(table[at], correct))
+        best = min(best, values[at])
+    g, t = np.unravel_index(int(values.argmin()), values.shape)
+    return int(g), int(t)
+
+
 def confidences(z: Tensor) -> np.ndarray:
-    """(gammas, temperatures, N) the top probability at every point of the paper's grid."""
+    """(gammas, temperatures, N) the top probability at every point of the paper's grid.
+
+    With w_j the share of class j in the mass q of all classes but the largest, h of the others over that of the largest
+    is the sum of w_j (1 - v_j)^-g / (1 + g r_j), times q^(1+g) (1 + g r) / (1 - q): powers of quarters, so that no
+    logarithm or exponential is taken for a gamma.
+    """
     kept = np.empty((len(FOCAL_GAMMAS), len(FOCAL_TEMPERATURES), len(z)), np.float32)
+    steps, one = np.diff(FOCAL_GAMMAS, prepend=0.0), torch.tensor(1.0)
     for rows, block in inputs.row_blocks(z):
         d = block.double() - block.amax(1, keepdim=True).double()
-        masked = d.scatter(1, block.argmax(1, keepdim=True), -torch.inf)
+        masked = d.scatter(1, block.argmax(1, keepdim=True), -1e300)
         for j, temperature in enumerate(FOCAL_TEMPERATURES.tolist()):
             below = masked / temperature
             log_rest = below.logsumexp(1, keepdim=True)
             log_mass = torch.log1p(log_rest.exp())
-            log_q_top, log_v = log_rest - log_mass, below - log_mass
-            others = log_v.exp()
-            r = -others * log_v.clamp(min=torch.finfo(d.dtype).min) / (1 - others)
-            log_q = torch.log1p(-others)
-            for i, gamma in enumerate(FOCAL_GAMMAS.tolist()):
-                top = -log_mass - gamma * log_q_top - log_growth(log_q_top, gamma)
-                rest = torch.exp(log_v - gamma * log_q - top).div_(1 + gamma * r).sum(1)
-                kept[i, j, rows] = (1 / (1 + rest)).numpy()
+            log_v = below - log_mass
+            v = log_v.exp()
+            q = 1 - v
+            # single precision from here on, which is what is kept
+            r = log_v.mul_(v).div_(q).neg_().float()
+            root = q.float().rsqrt_().sqrt_()
+            terms = below.sub_(log_rest).float().exp_()
+            log_rest, log_q_top = log_rest[:, 0], (log_rest - log_mass)[:, 0]
+            lost = log_q_top.exp()
+            lost *= loss_of_r(lost)  # 1 - r of the largest
+            for i, (gamma, step) in enumerate(zip(FOCAL_GAMMAS.tolist(), steps.tolist(), strict=True)):
+                terms *= root if step == 0.25 else root ** (4 * step)
+                others = torch.div(terms, torch.add(one, r, alpha=gamma)).sum(1).double()
+                others *= torch.exp(log_rest + gamma * log_q_top) * ((1 + gamma) - gamma * lost)
+                kept[i, j, rows] = (1 / (1 + others)).numpy()
     return kept
 
 

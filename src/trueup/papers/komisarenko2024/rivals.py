@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trueup.calibrators import CALIBRATORS, Temperature
+from trueup.calibrators import CALIBRATORS, CalibrationMap, Temperature
+from trueup.calibrators.chain import ChainMap
 from trueup.metrics import Scores, ece, error, score, smooth_ece
 from trueup.predictions import Predictions
 
@@ -38,25 +39,35 @@ def rivals(val: Predictions, test: Predictions, seed: int = 0) -> list[dict[str,
             continue
         few = size < val.classes
         values: dict[str, list[list[float]]] = {name: [] for name in NAMES if not (few and name in BY_CLASS)}
+        short: set[str] = set()
         for draw in range(DRAWS[size]):
             rows = torch.from_numpy(np.random.RandomState(seed + draw).permutation(len(val))[:size])
             some = (val.logits[rows].double(), val.labels[rows])
+            auto = CALIBRATORS["auto"]().fit(*some)
+            first = auto.steps[0] if isinstance(auto, ChainMap) else auto  # which is one of the others, fitted
+            known = {"auto": auto, first.kind: first}
             for name, kept in values.items():
                 if draw and name == "dirichlet" and val.classes > 20:
                     continue  # it alone takes seconds there
-                log_probs = fitted(name, *some)(z)
+                made, converged = fitted(name, *some, known.get(name))
+                short |= set() if converged else {name}
+                log_probs = made(z)
                 scores = score(log_probs.exp(), test.labels)
                 own = log_probs.gather(1, test.labels[:, None])
                 kept.append([-float(own.mean()), *(metric(scores) for metric in METRICS.values())])
         for name, kept in values.items():
             means = dict(zip(("nll", *METRICS), np.mean(kept, axis=0).tolist(), strict=True))
-            found.append({"size": size, "calibrator": name, "draws": len(kept), "few": few, **means})
+            about = {"size": size, "calibrator": name, "draws": len(kept), "few": few, "converged": name not in short}
+            found.append(about | means)
     return found
 
 
-def fitted(name: str, z: Tensor, y: Tensor) -> Map:
-    """The map of that name, fitted."""
-    return ensemble(z, y) if name == "ensemble" else CALIBRATORS[name]().fit(z, y).log_probs
+def fitted(name: str, z: Tensor, y: Tensor, known: CalibrationMap | None) -> tuple[Map, bool]:
+    """The map of that name, fitted if it is not known, and whether its solver says that it is at the optimum."""
+    if name == "ensemble":
+        return ensemble(z, y), True
+    made = known or CALIBRATORS[name]().fit(z, y)
+    return made.log_probs, made.fit_report is None or made.fit_report.converged
 
 
 def ensemble(z: Tensor, y: Tensor) -> Map:

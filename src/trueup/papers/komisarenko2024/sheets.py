@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from scipy.stats import t as student
 
 from trueup.papers.komisarenko2024.gathering import Study
 from trueup.papers.komisarenko2024.line import GAMMAS, limit_slopes
+from trueup.papers.komisarenko2024.networks import PRESUMED
 from trueup.papers.komisarenko2024.rivals import NAMES, SIZES
 from trueup.papers.reproduction import Sheet
 
@@ -52,14 +54,26 @@ def counted(entries: list[Entry], criterion: str, metric: str) -> Count:
 def title(entry: Entry) -> str:
     data = {"cifar10": "C10", "cifar100": "C100", "fashionmnist": "Fashion"}.get(entry["data"], entry["data"])
     whose = "" if entry["ours"] else f" ({entry['name'].removesuffix('_cv').rpartition('_')[2]})"
-    return f"{data} {entry['model']}{whose}" + (_told_apart(entry) if entry["ours"] else "")
+    model = "" if entry["model"] == PRESUMED else f" {entry['model']}"
+    return f"{data}{model}{whose}" + (_told_apart(entry) if entry["ours"] else "")
+
+
+def named(entry: Entry) -> str:
+    """The same with the training loss, where it is known."""
+    return title(entry) if entry["loss"] == PRESUMED else f"{title(entry)}, {entry['loss']}"
 
 
 def _told_apart(entry: Entry) -> str:
-    """What a run's name says beside data, model and loss, in short: how the batch is reduced, lr and seed."""
-    parts = entry["name"].replace("reduction-mean", "mean").split("_")[3:]
-    told = [re.sub(r"^(lr|seed)-?", r"\1 ", part) for part in parts if part.startswith(("mean", "lr", "seed"))]
+    """What a run's name says beside data, model and loss, in short: epochs, lr, how the batch is reduced, and seed."""
+    said = (("epochs-", "{} epochs"), ("lr-", "lr {}"), ("reduction-", "{}"), ("seed", "seed {}"))
+    parts = entry["name"].split("_")[3:]
+    told = [form.format(part.removeprefix(start)) for part in parts for start, form in said if part.startswith(start)]
     return f", {' '.join(told)}" if told else ""
+
+
+def run_named(name: str, recipe: Mapping[str, Any]) -> str:
+    """The same of a run that is known by its recipe."""
+    return named({**recipe, "name": name, "ours": True})
 
 
 def interval(values: list[float], scale: float = 1.0, digits: int = 2) -> str:
@@ -177,6 +191,26 @@ def line_sheet(study: Study) -> Sheet:
     return Sheet("The line of γ and T", columns, tuple(rows), note)
 
 
+def lines_by_loss_sheet(study: Study) -> Sheet:
+    rows = []
+    for loss in sorted({entry["loss"] for entry in study.networks}):
+        lines = [entry["line"] for entry in study.networks if entry["loss"] == loss]
+        relative = np.array([line["slope"] / line["intercept"] for line in lines])
+        ratio = np.array([line["tangent"] / line["predicted"] for line in lines])
+        one = np.mean([line["one_parameter"]["less_two"] for line in lines], axis=0).tolist()
+        rows.append((
+            loss, str(len(lines)), f"{np.mean([line['intercept'] for line in lines]):.2f}", _student(relative, ".3f"),
+            f"{relative.min():.3f} to {relative.max():.3f}", f"{ratio.mean():.2f}", interval(one, 1000),
+        ))  # fmt: skip
+    columns = ("training loss", "networks", "T at 0", "slope over T at 0", "from, to", "measured over predicted",
+               "1 parameter less 2: NLL, ‰")  # fmt: skip
+    note = (
+        "Means over the networks, with Student's interval where there are several. Networks of one loss differ as much "
+        "as losses do: it is the data, and how well a network fits them, that set the slope."
+    )
+    return Sheet("The line by training loss", columns, tuple(rows), note)
+
+
 # ---------------------------------------------------------------------- question 3
 
 
@@ -206,10 +240,17 @@ def rivals_sheet(study: Study) -> Sheet:
     few = sorted({f"{e['size']} for {entry['classes']} classes" for entry in study.networks
                   for e in entry["rivals"] if e["few"]})  # fmt: skip
     note = (
-        "Fitted on so many samples of val, judged on test; means over the networks, the interval is Student's over "
-        "them. Where all of a few samples are right the NLL knows no bound for T: one such set makes a mean NLL of "
-        "thousands."
+        "Fitted on so many samples of val, judged on test; means over the networks, with Student's interval over them."
     )
+    if any(float(row[2]) > 100 * float(row[3]) for row in rows):
+        note += (
+            " Where all of a few samples are right the NLL knows no bound for T, and one error on test makes a mean of "
+            "thousands: the median tells more."
+        )
+    short = Counter(e["calibrator"] for entry in study.networks for e in entry["rivals"] if not e["converged"])
+    if short:
+        told = ", ".join(f"{name} in {count} cases" for name, count in short.most_common())
+        note += f" A fit ended before its solver was sure of the optimum: {told} of a network and a size."
     if few:
         note += (
             f" Fewer samples than classes ({', '.join(few)}): calibrators with parameters for each class are left out."
@@ -227,11 +268,12 @@ def by_network(entries: list[Entry], size: int, name: str) -> dict[str, Entry]:
     }
 
 
-def _student(values: np.ndarray) -> str:
+def _student(values: np.ndarray, form: str = "+.2f") -> str:
+    mean = values.mean()
     if len(values) < 2 or not values.any():
-        return f"{values.mean():+.2f}"
+        return f"{mean:{form}}"
     half = float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-    return f"{values.mean():+.2f} [{values.mean() - half:+.2f}, {values.mean() + half:+.2f}]"
+    return f"{mean:{form}} [{mean - half:{form}}, {mean + half:{form}}]"
 
 
 # ---------------------------------------------------------------------- question 4 and shift
@@ -249,9 +291,9 @@ def histories_sheet(study: Study) -> Sheet:
             continue
         psi = entry["psi"]
         rows.append((
-            name, f"{history['gamma']:g}", f"{100 * train['accuracy']:.2f}", f"{100 * train['true_probability']:.2f}",
-            f"{100 * train['ece']:.2f}", f"{100 * test['accuracy']:.2f}", f"{100 * test['true_probability']:.2f}",
-            interval(entry["overconfidence"], 100),
+            named(entry), f"{history['gamma']:g}", f"{100 * train['accuracy']:.2f}",
+            f"{100 * train['true_probability']:.2f}", f"{100 * train['ece']:.2f}", f"{100 * test['accuracy']:.2f}",
+            f"{100 * test['true_probability']:.2f}", interval(entry["overconfidence"], 100),
             interval(psi["overconfidence"], 100) if psi else "-",
             f"{100 * entry['before']['ece']:.2f} → {100 * psi['test']['ece']:.2f}" if psi else "-",
         ))  # fmt: skip
@@ -271,7 +313,7 @@ def weights_sheet(study: Study) -> Sheet | None:
         for part in ("train", "test"):
             of = run["confidence"][part]
             cells += [f"{100 * of['accuracy']:.2f}", f"{100 * of['before']:.2f}", f"{100 * of['after']:.2f}"]
-        rows.append((run["name"], f"{run['gamma'] or 0:g}", *cells))
+        rows.append((run_named(run["name"], run["recipe"]), f"{run['gamma'] or 0:g}", *cells))
     if not rows:
         return None
     columns = ("run", "γ", "train: accuracy", "confidence", "after the map", "test: accuracy", "confidence",
@@ -293,7 +335,8 @@ def shift_sheet(study: Study) -> Sheet | None:
             }
             clear = [sum(cell["difference"]["ece"][i] * sign > 0 for cell in cells) for i, sign in ((2, -1), (1, 1))]
             rows.append((
-                run["name"] if kind == "clean" else "", kind, f"{100 * np.mean([cell['error'] for cell in cells]):.1f}",
+                run_named(run["name"], run["recipe"]) if kind == "clean" else "", kind,
+                f"{100 * np.mean([cell['error'] for cell in cells]):.1f}",
                 *(f"{100 * value:.2f}" for value in ece.values()), interval(difference["nll"], 1000),
                 interval(difference["ece"], 100), f"{clear[0]}, {clear[1]} of {len(cells)}",
             ))  # fmt: skip
