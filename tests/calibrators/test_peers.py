@@ -124,13 +124,14 @@ def test_auto_says_what_it_chose_and_why(name):
 
 
 def test_auto_prefers_the_simpler_of_equals():
-    probs, labels = cases.drawn(3000, 4, 0, temperature=2)
-    assert trueup.Auto().fit(np.log(probs), labels).fit_report.note.startswith("temperature:")
-    chosen = []
-    for seed in range(5):
-        probs, labels = cases.drawn(1000, 4, seed)
-        chosen.append(trueup.Auto().fit(np.log(probs), labels).fit_report.note.split(":")[0])
-    assert chosen.count("none") >= 3
+    """Not always: a draw may well look as if it needed more."""
+
+    def chosen(samples, seed, **options):
+        probs, labels = cases.drawn(samples, 4, seed, **options)
+        return trueup.Auto().fit(np.log(probs), labels).fit_report.note.split(":")[0]
+
+    assert [chosen(3000, seed, temperature=2) for seed in range(5)].count("temperature") >= 4
+    assert [chosen(1000, seed) for seed in range(5)].count("none") >= 3
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(300, 1), (40_000, 2)])
