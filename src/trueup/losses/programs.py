@@ -7,9 +7,9 @@ second, backwards, mostly from the cache. In place or not, the whole row is read
 The programs of a long row meet between the two readings: each leaves its sum where the others find it, and waits for
 theirs. They are neighbours, and a GPU starts programs in their order, so that those waited for are running or done.
 
-Tried on an H200 and slower (shares of a copy's speed, for 32 768 and 131 072 classes): rows or their parts held in
-registers between the readings, packed in pairs (74 and 73 %) or not (49 and 42 %); four programs to a row (80, 70 %);
-no running maximum but that of some classes; fewer programs than rows.
+Tried on an H200 and slower: rows or their parts held in registers between the readings, packed in pairs or not; two
+programs to a row of 32 768 classes, four to one of 131 072; no running maximum but that of some classes; fewer programs
+than rows.
 """
 
 import triton
