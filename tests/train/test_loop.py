@@ -17,7 +17,7 @@ from trueup.metrics import ece, error, nll, outcomes, score_logits
 from trueup.train import fit
 from trueup.train.batches import Batches, normalisers, seed_of
 from trueup.train.loop import chosen_device, chosen_mode
-from trueup.train.measure import Diverged
+from trueup.train.measure import GRADIENT_EDGES, Diverged
 from trueup.train.step import GradientNorms, State, step
 
 CPU = torch.device("cpu")
@@ -135,7 +135,8 @@ def test_the_history_has_every_quantity_and_they_are_right():
     assert [entry["lr"] for entry in fitted.history] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
     assert [entry["epoch"] for entry in fitted.history] == list(range(6))
     assert set(last) == {
-        "epoch", "lr", "gradient_norm", "weight_norm", "train", "val", "test", "seconds", "seconds_measuring"
+        "epoch", "lr", "gradient_norm", "weight_norm", "train", "val", "test", "train_histograms", "seconds",
+        "seconds_measuring",
     }  # fmt: skip
     scores = score_logits(fitted.test_logits, data.test.labels)
     parts = outcomes(scores)
@@ -148,6 +149,28 @@ def test_the_history_has_every_quantity_and_they_are_right():
     assert last["weight_norm"] == pytest.approx(models.last_layer(fitted.model).weight.norm().item())
     with torch.no_grad():
         torch.testing.assert_close(fitted.model(data.test.inputs), fitted.test_logits)
+
+
+@pytest.mark.parametrize("loss", ["focal:3", "cross-entropy+mmce:2"])
+def test_the_histograms_of_train_are_those_of_each_sample_on_its_own(loss):
+    data = data_of(SMALL)
+    fitted = fit(replace(SMALL, loss=loss), data, device="cpu")
+    found = fitted.history[-1]["train_histograms"]
+    weight = models.last_layer(fitted.model).weight
+    criterion = losses.parse(loss.partition("+")[0])
+    confidence, correct, gradients = [0] * 25, [0] * 25, []
+    for x, y in zip(data.train.inputs, data.train.labels, strict=True):
+        logits = fitted.model(x[None])
+        top = logits.softmax(1).max().item()
+        place = next(i for i in range(25) if top <= (i + 1) / 25)
+        confidence[place] += 1
+        correct[place] += int(logits.argmax() == y)
+        gradients.append(torch.autograd.grad(criterion(logits, y[None]), weight)[0].norm().item())
+    assert (found["confidence"], found["correct"]) == (confidence, correct)
+    below = [sum(norm <= edge for norm in gradients) for edge in GRADIENT_EDGES]
+    assert np.abs(np.cumsum(found["gradient_norm"])[:-1] - below).max() <= 1  # one may lie at an edge
+    assert sum(found["gradient_norm"]) == len(data.train)
+    assert np.count_nonzero(found["gradient_norm"]) > 3
 
 
 class Watched(losses.CrossEntropy):

@@ -18,7 +18,7 @@ from trueup.data import Dataset
 from trueup.data import registry as sources
 from trueup.inputs import InputError
 from trueup.train.batches import Batches, normalisers, on_device, seed_of
-from trueup.train.measure import Diverged, logits_of, measured
+from trueup.train.measure import Diverged, feature_norms, histograms, logits_of, measured
 from trueup.train.recipe import Recipe
 from trueup.train.step import GradientNorms, State, captured, step
 
@@ -76,7 +76,8 @@ def fit(
     The smaller batch that is left at the end of an epoch, which the papers' code keeps, always runs plainly.
     One entry of the history is one epoch: learning rate, seconds, gradient norms before clipping, the L2 norm of the
     last layer's weights, and for train (the first 10 000 samples, or all where there are fewer), val and test what
-    ``measured`` gives. All are measured in eval mode with the weights at the end of the epoch.
+    ``measured`` gives, and of train ``histograms``. All are measured in eval mode with the weights at the end of the
+    epoch.
     """
     place = chosen_device(device)
     mode = chosen_mode(mode, place, recipe, len(data.train), trees=data.train.targets is not None)
@@ -99,6 +100,7 @@ def fit(
         if place.type == "cuda":
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         criterion: Any = losses.parse(recipe.loss, reduction=recipe.loss_reduction).to(place)
+        own_loss = getattr(criterion, "loss", criterion)  # without its penalties
         every_node = data.train.targets is not None
         state, progress = State(model.train(), criterion, recipe, place, every_node=every_node), Progress()
         if saved is not None:
@@ -131,7 +133,9 @@ def fit(
             gradient_norm = norms.summary()  # waits for the device
             trained = time.perf_counter()
 
-            logits = _all_logits(model, shown, autocast, epoch)
+            with feature_norms(models.last_layer(model)) as features:
+                logits = _all_logits(model, shown, autocast, epoch)
+            of_train = torch.cat(features)[: len(logits["train"])]  # the first of the shown
             if hasattr(criterion, "observe_validation"):
                 criterion.observe_validation(logits["val"].softmax(1), data.val.labels.to(place))
             entry = {
@@ -140,6 +144,7 @@ def fit(
                 "gradient_norm": gradient_norm,
                 "weight_norm": float(models.last_layer(model).weight.detach().float().norm()),
                 **{name: measured(logits[name], labels) for name, (_, labels, _) in shown.items()},
+                "train_histograms": histograms(logits["train"], shown["train"][1], of_train, own_loss),
                 "seconds": trained - begin,
                 "seconds_measuring": time.perf_counter() - trained,
             }

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trueup.inputs import InputError
+from trueup.losses import Loss
 from trueup.metrics import ece, error, nll, outcomes, score_logits
+from trueup.metrics.bins import equal_width
 from trueup.train.batches import Normaliser
 
 BLOCK, OF_TEXTS = 1000, 100
 """Samples that go through the network at once; each word of a text becomes a vector."""
+
+CONFIDENCE_BINS = 25
+"""As in Figure 2 of mukhoti2020."""
+GRADIENT_EDGES = 10.0 ** np.arange(-6, 2.01, 0.25)
+"""Gradient norms are counted below, between and above these."""
 
 
 class Diverged(InputError):
@@ -46,4 +56,37 @@ def measured(logits: Tensor, labels: Tensor) -> dict[str, Any]:
         "true_probability": parts.all.true_probability,
         "correct": parts.correct._asdict(),
         "wrong": parts.wrong._asdict(),
+    }
+
+
+@contextmanager
+def feature_norms(layer: nn.Linear) -> Iterator[list[Tensor]]:
+    """The norms of what reaches ``layer``, one (n,) for each block that goes through it meanwhile."""
+    norms: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: norms.append(inputs[0].float().norm(dim=1)))
+    try:
+        yield norms
+    finally:
+        hook.remove()
+
+
+def histograms(logits: Tensor, labels: Tensor, norms: Tensor, loss: Loss) -> dict[str, list[int]]:
+    """How many samples there are in each of 25 confidence bins, how many of them are right, and how many have a
+    gradient of their own loss in the last layer's weights whose norm is between two GRADIENT_EDGES.
+
+    A sample's gradient is the outer product of its gradient in the logits and its features, so its norm is the
+    product of theirs (``norms``: of the features). Penalties, which are of a batch, are left out.
+    """
+    scores = score_logits(logits.cpu(), labels.cpu())
+    place = equal_width(scores.confidence, CONFIDENCE_BINS)
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(loss.per_sample(leaf, labels.to(leaf.device)).sum(), leaf)
+    gradients = (slope.norm(dim=1) * norms).double().cpu().numpy()
+    return {
+        "confidence": np.bincount(place, minlength=CONFIDENCE_BINS).tolist(),
+        "correct": np.bincount(place[scores.correct], minlength=CONFIDENCE_BINS).tolist(),
+        "gradient_norm": np.bincount(
+            np.searchsorted(GRADIENT_EDGES, gradients), minlength=len(GRADIENT_EDGES) + 1
+        ).tolist(),
     }
