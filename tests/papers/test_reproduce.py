@@ -1,6 +1,7 @@
 """The command reproduce, the page that it writes, and the figures that it draws."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from typer.testing import CliRunner
 from tests.papers.conftest import RESULTS
 from trueup.cli import app
 from trueup.papers import lossfunctions, page
-from trueup.papers.figures import ece_of_nets
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
+from trueup.papers.figures import Panel, ece_of_nets, save_panels, save_pictures
+from trueup.papers.page import PLACES
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Reproduction
 
-PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "reproduction.md"
 
 
 def inside(*arguments, **environment):
@@ -101,13 +104,40 @@ def test_a_changed_file_of_the_results_is_named(tmp_path):
     assert f"{path}: changed" in done.stderr
 
 
-def test_the_figures_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    from trueup.papers import mukhoti2020
+@pytest.mark.parametrize("name", ["reproduction.md", *sorted(set(PLACES.values()))])
+def test_every_figure_of_a_page_is_there(reproductions, name):
+    linked = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page(list(reproductions.values()), name))
+    assert linked
+    assert [path for path in linked if not (DOCS / path).is_file()] == []
 
-    names = [path.name for path in mukhoti2020.draw(RESULTS, tmp_path)]
-    assert names == [f"figure{name}.svg" for name in ("1", "3", "4a", "5", "6", "7")]
-    assert [path.name for path in ece_of_nets({"ResNet18": {"focal loss": np.ones(3)}}, tmp_path / "more")] == [
-        "figure1.svg"
-    ]
-    assert all((tmp_path / name).read_text().startswith("<?xml") for name in names)
+
+@pytest.mark.parametrize("paper", ["mukhoti2020", "lossfunctions"])
+def test_the_command_draws_what_the_page_shows(tmp_path, reproductions, paper):
+    pytest.importorskip("matplotlib")
+    from trueup import papers
+
+    drawn = papers.chosen(paper)[paper].draw(RESULTS, tmp_path)
+    shown = [Path(path).name for _, path in reproductions[paper].figures if path]
+    assert [path.name for path in drawn] == shown
+    assert all(path.read_text().startswith("<?xml") for path in drawn)
+    needs_no_run = {f"figure{number}.svg" for number in (4, 5, 6, 7)}
+    assert set(shown) >= (needs_no_run if paper == "mukhoti2020" else set())
+
+
+def test_a_figure_that_cannot_be_drawn_is_said_and_not_linked(tmp_path):
+    (nothing,) = ece_of_nets({})
+    assert save_pictures([nothing], tmp_path) == []
+    shown = (("Figure 1: lines. Of two nets.", "figures/1.svg"), (nothing.told, ""))
+    lines = Reproduction("paper", "title", (), (), (), (), figures=shown).markdown().splitlines()
+    at = lines.index("**The figures**")
+    assert lines[at + 2 : at + 7 : 2] == [shown[0][0], "![Figure 1: lines](figures/1.svg)", shown[1][0]]
+
+
+def test_legends_stand_below_the_panels_once_where_all_are_alike(tmp_path):
+    pytest.importorskip("matplotlib")
+    line, bins = (np.arange(3), np.arange(3)), (np.arange(4), np.array([1, np.nan, 2]))
+    lines = Panel("left", "x", "y", {"a first name": line, "b": line}, diagonal=True)
+    counts = Panel("right", "x", "y", stairs={"a first name": bins, "c": bins}, span=(0, 5))
+    for panels, times in (([lines, lines], 1), ([lines, counts], 2)):
+        drawn = save_panels(panels, tmp_path / "both.svg", legend_below=True).read_text()
+        assert drawn.count("<!-- a first name -->") == times

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from trueup.audit import finite
 from trueup.inputs import InputError
+from trueup.papers.figures import Picture, ece_of_nets, on_page, save_pictures
 from trueup.papers.judged import Figures, figures
 from trueup.papers.mukhoti2020.settings import series
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Reproduction, Sheet
@@ -80,7 +80,8 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     missing = tuple(name for name in recipes() if name not in runs)
     commands = tuple((f"`{name}`, {origin(run)}", command_of(run.recipe)) for name, run in runs.items())
     findings = (*claims(nets), *theorems())
-    return Reproduction("lossfunctions", TITLE, (sheet(nets),), findings, missing, tuple(rows), commands)
+    drawn = on_page(pictures(runs))
+    return Reproduction("lossfunctions", TITLE, (sheet(nets),), findings, missing, tuple(rows), commands, figures=drawn)
 
 
 def sheet(nets: Nets) -> Sheet:
@@ -189,12 +190,15 @@ def theorems() -> list[Finding]:
     return [first, second]
 
 
-def draw(results: Path, folder: Path) -> list[Path]:
+def pictures(runs: dict[str, Run]) -> list[Picture]:
     """Figure 1."""
-    from trueup.papers.figures import ece_of_nets
-
-    found: dict[str, dict[str, Any]] = {}
-    for run in stored_runs(results).values():
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for run in runs.values():
         of_net = found.setdefault(MODELS[run.recipe.model], {})
         of_net[LOSSES[run.recipe.loss]] = series(run.history, "test", "ece")
-    return ece_of_nets(found, folder)
+    return ece_of_nets(found)
+
+
+def draw(results: Path, folder: Path) -> list[Path]:
+    """Figure 1, where runs are stored."""
+    return save_pictures(pictures(stored_runs(results)), folder)

@@ -48,8 +48,9 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   not have, is put beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are shown
   one by one.
 - On images Brier's loss is averaged over the batch, as in the authors' code, which sums every other.
-- `--figures DIR` draws Figures 1, 3, 4a, 5, 6 and 7 of mukhoti2020 and Figure 1 of lossfunctions. Figure 8 is a table
-  here. Figures 2 and 4b to d need training samples at several epochs, or weights, which are not stored.
+- The figures are drawn by `trueup reproduce mukhoti2020 --figures docs/figures/reproduction`, and that of lossfunctions
+  in the same way. Figures 2 and 4b to d are of training samples: they need a run whose history has histograms of them,
+  and what has no such run is not drawn, which is said in its place. Figure 8 is a table here.
 - FLSD-53 and FLSc-532 are the names of the paper's later version; its tables print FLA-53 and FLS-532.
 """
 

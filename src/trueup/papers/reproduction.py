@@ -4,7 +4,7 @@ the page of the documentation."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -79,6 +79,8 @@ class Reproduction:
     """The networks as plain numbers."""
     commands: tuple[tuple[str, str], ...] = ()
     """(a run and where it was made, the command that trains it again)."""
+    figures: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    """(what it shows, its path from the page) of each; without a path it says why there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -117,6 +119,10 @@ class Reproduction:
     def markdown(self) -> str:
         """A section of the page."""
         parts = [f"## {self.paper}: {self.title}\n", *(sheet.markdown() for sheet in self.sheets)]
+        if self.figures:
+            parts.append("**The figures**\n")
+        for told, path in self.figures:
+            parts += [f"{told}\n", *([f"![{told.partition('. ')[0].rstrip('.')}]({path})\n"] if path else [])]
         parts.append(self.verdicts.markdown())
         told = [
             f"- {finding.claim} On {on}: {verdict}. {evidence}"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trueup.inputs import InputError
-from trueup.papers.mukhoti2020 import authors, checks, questions, sheets
-from trueup.papers.mukhoti2020.claims import CLAIMS, judged
-from trueup.papers.mukhoti2020.grid import METHODS, STUDIED_DATA, beside_run, differences, recipes
+from trueup.papers.figures import on_page, save_pictures
+from trueup.papers.mukhoti2020 import authors, checks, claims, drawing, epochs, questions, sheets
+from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, STUDIED_DATA, TEXTS, beside_run, differences, recipes
 from trueup.papers.mukhoti2020.settings import Network, settings_of
 from trueup.papers.reproduction import Reproduction
 from trueup.papers.stored import SCHEDULES, command_of, load_runs, origin
@@ -47,8 +47,9 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     shown += [*sheets.step_sheets(networks), *questions.sheets(networks)]
     findings = [
         *checks.printed_figures(theirs),
-        *(finding for claim in CLAIMS for finding in judged(claim, settings)),
+        *(finding for claim in (*claims.CLAIMS, *epochs.CLAIMS) for finding in claims.judged(claim, settings)),
         *(checks.step_decides(settings, data) for data in STUDIED_DATA),
+        *(checks.decay_decides(settings, data) for data in STUDIED_DATA if data not in TEXTS),
         checks.stopping_decides(settings),
         checks.short_schedule(settings),
         checks.grid_or_nll(theirs, published_step),
@@ -62,27 +63,31 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     commands = tuple(
         (f"`{network.name}`, {origin(network.run)}", command_of(network.run.recipe)) for network in networks
     )
-    return Reproduction("mukhoti2020", TITLE, tuple(shown), tuple(findings), missing, tuple(rows), commands)
+    drawn = on_page(drawing.pictures(settings))
+    return Reproduction(
+        "mukhoti2020", TITLE, tuple(shown), tuple(findings), missing, tuple(rows), commands, figures=drawn
+    )
 
 
 def our_runs(folder: Path) -> dict[str, Run]:
-    """The stored runs, every one of which has to be of the paper's recipes and losses."""
+    """The stored runs, every one of which has to be of the paper's recipes, data and losses."""
     runs = load_runs(folder, tables=True)
     for run in runs.values():
         path, recipe = run.folder / "recipe.json", run.recipe
         if recipe.name not in SCHEDULES:
             raise InputError(f"{path}: recipe {recipe.name!r} is none of this paper's ({', '.join(SCHEDULES)})")
+        if recipe.data not in DATASETS:
+            raise InputError(f"{path}: data {recipe.data!r} is none of this paper's ({', '.join(DATASETS)})")
         if recipe.loss not in METHODS:
             raise InputError(f"{path}: loss {recipe.loss!r} is none of this paper's ({', '.join(METHODS)})")
     return runs
 
 
 def draw(results: Path, folder: Path) -> list[Path]:
-    """Figures 1, 3, 4a, 5, 6 and 7. The others need weights or training samples, which are not stored."""
-    from trueup.papers.mukhoti2020 import drawing
-
+    """Figures 1 to 7 as far as the stored runs allow. Figure 8 is a table."""
     runs = our_runs(results / "mukhoti2020")
-    return drawing.draw(settings_of([Network(name, run, None) for name, run in runs.items()]), folder)  # type: ignore[arg-type]
+    settings = settings_of([Network(name, run, None) for name, run in runs.items()])  # type: ignore[arg-type]
+    return save_pictures(drawing.pictures(settings), folder)
 
 
 def _authors_row(author: authors.Author) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import torch
 from trueup.focal import gamma_star, phi, risk_minimiser
 from trueup.papers.judged import Figures
 from trueup.papers.mukhoti2020.authors import Author
-from trueup.papers.mukhoti2020.claims import CE, FL3, half_the_ece
-from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, later, steps_of
+from trueup.papers.mukhoti2020.claims import CE, FL3, half_the_ece, short
+from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, METHODS, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
@@ -95,6 +95,44 @@ def step_decides(settings: list[Setting], data: str) -> Finding:
         return Finding(text, where, UNTESTED, DATASETS[data], lacking)
     on, verdict, evidence = told[0]
     return Finding(text, where, verdict, on, evidence, tuple(told[1:]))
+
+
+def decay_decides(settings: list[Setting], data: str) -> Finding:
+    """Whether focal loss is as confident with a weaker weight decay, all else alike.
+
+    SGD subtracts lr (gradient + decay x weights). With the sum over a batch of 128 and lr / 128 that is
+    lr (mean gradient + decay / 128 x weights): the step of the mean, and a weaker decay.
+    """
+    text = "That focal loss ends under-confident with the mean and no clipping does not depend on the weight decay."
+    where = "not discussed; Proposition 1 explains calibration by the gradients alone"
+    found: dict[str, dict[str, Setting]] = {}
+    for setting in settings:
+        if setting.data == data and {CE, FL3} <= set(setting.networks):
+            found.setdefault(setting.model, {}).setdefault(setting.step, setting)
+    for of_step in found.values():
+        if {SUMMED, MEAN, WEAK_DECAY} <= set(of_step):
+            strong, weak, authors = (of_step[step] for step in (MEAN, WEAK_DECAY, SUMMED))
+            gaps = [100 * setting.figure(FL3, "overconfidence") for setting in (strong, weak)]
+            norms = [setting.followed(FL3, "weight_norm")[-1] for setting in (strong, weak)]
+            recipe = authors.networks[FL3][0].run.recipe
+            raised = {
+                loss: recipe.batch * (recipe.clip or 0) / authors.followed(loss, "gradient_norm", "mean")
+                for loss in (CE, FL3)
+            }
+            told = (
+                f"FL-3 with the mean and not clipped, decay {recipe.weight_decay:g}: confidence less accuracy "
+                f"{gaps[0]:+.2f} points, norm of the last weights {norms[0]:.2f}; the same step with decay "
+                f"{recipe.weight_decay:g}/{recipe.batch} (the sum at lr/{recipe.batch}): {gaps[1]:+.2f}, "
+                f"{norms[1]:.2f}. The authors' step weakens the decay too: clipping the sum at {recipe.clip:g} makes "
+                "the gradient longer than that of the mean, and leaves the decay, in the first and the last epoch "
+                + ", ".join(
+                    f"{raised[loss][0]:.1f} and {raised[loss][-1]:.0f} times ({short(loss)})" for loss in raised
+                )
+            )
+            same = (gaps[0] < 0) == (gaps[1] < 0)
+            return Finding(text, where, HOLDS if same else FAILS, strong.title.removesuffix(f", {MEAN}"), told)
+    lacking = "it needs cross-entropy and FL-3 with three steps: the authors', the mean, the sum at lr/128"
+    return Finding(text, where, UNTESTED, DATASETS[data], lacking)
 
 
 def stopping_decides(settings: list[Setting]) -> Finding:

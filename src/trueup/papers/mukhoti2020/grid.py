@@ -65,14 +65,15 @@ NEAREST = {"resnet18": "ResNet 50"}
 """The paper's net that a net of ours, which it does not have, is put beside."""
 
 STUDIED = ("cross-entropy", "focal:3", "flsd-53")
-SUMMED, MEAN = "summed, clipped at 2", "mean, not clipped"
+SUMMED, MEAN, WEAK_DECAY = "summed, clipped at 2", "mean, not clipped", "summed, lr 0.1/128, not clipped"
 STEPS: dict[str, dict[str, Any]] = {
     SUMMED: {},
     MEAN: {"reduction": "mean", "clip": None},
-    "summed, lr 0.1/128, not clipped": {"lr": 0.1 / 128, "clip": None},
+    WEAK_DECAY: {"lr": 0.1 / 128, "clip": None},
     "mean, clipped at 2": {"reduction": "mean"},
 }
-"""How a batch's gradient becomes a step. The first is the authors' code; the paper's text does not say."""
+"""How a batch's gradient becomes a step. The first is the authors' code; the paper's text does not say. The third is
+the second with a weight decay 128 times weaker."""
 STEPS_OF_TEXTS: dict[str, dict[str, Any]] = {MEAN: {}, SUMMED: {"reduction": "sum", "clip": 2.0}}
 """The same for texts, where the code that the paper names takes the mean and does not clip."""
 AS_AUTHORS: dict[str, dict[str, Any]] = {"cifar100": {"normalisation": "imagenet-test"}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ TITLES = {
     "wrn26-10": "Wide ResNet 26-10", "densenet121": "DenseNet-121", "text-cnn": "CNN", "tree-lstm": "Tree-LSTM",
     "resnet50-tiny": "ResNet-50",
 }  # fmt: skip
+PAPER_EPOCHS = 350
+HISTOGRAMS = "train_histograms"
+"""The key of a history's entry under which :func:`trueup.train.measure.histograms` is kept."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,16 @@ class Setting:
 
     @property
     def title(self) -> str:
-        epochs = next(iter(self.networks.values()))[0].run.recipe.epochs
-        return f"{TITLES.get(self.model, self.model)}, {self.data}, {epochs} epochs, {self.step}"
+        return f"{TITLES.get(self.model, self.model)}, {self.data}, {self.epochs} epochs, {self.step}"
+
+    @property
+    def epochs(self) -> int:
+        return self.all_networks[0].run.recipe.epochs
+
+    def seeds(self, *losses: str) -> str:
+        """Those of these losses, as "seed 0" or "seeds 0, 1"; one loss may have fewer than another."""
+        found = sorted({network.run.recipe.seed for loss in losses for network in self.networks[loss]})
+        return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
 
     @property
     def as_published(self) -> bool:
@@ -76,8 +87,26 @@ class Setting:
         return [network.figures.after.temperature for network in self.networks[loss]]
 
     def followed(self, loss: str, *keys: str) -> np.ndarray:
-        """(epochs,) a quantity of the history, the mean over the seeds; NaN where a group of samples was empty."""
+        """(epochs,) a quantity of the history, the mean over the seeds; NaN where a group of samples was empty. Of
+        counts (epochs, bins)."""
         return np.mean([series(network.run.history, *keys) for network in self.networks[loss]], axis=0)
+
+    def with_histograms(self) -> Setting:
+        """The same of only those networks whose history has histograms of training samples, from its first epoch on."""
+        kept = {
+            loss: tuple(n for n in networks if all(HISTOGRAMS in entry for entry in n.run.history))
+            for loss, networks in self.networks.items()
+        }
+        return replace(self, networks={loss: networks for loss, networks in kept.items() if networks})
+
+    def scaled(self, epochs: tuple[int, ...]) -> list[int]:
+        """How many epochs of this schedule are as far along as these of the paper's."""
+        return [max(1, round(epoch * self.epochs / PAPER_EPOCHS)) for epoch in epochs]
+
+    def histogram(self, loss: str, quantity: str, epochs: tuple[int, ...]) -> np.ndarray:
+        """(len(epochs), bins) how many training samples are in each bin as far along as after these of the paper's
+        epochs, the mean over the seeds."""
+        return self.followed(loss, HISTOGRAMS, quantity)[[epoch - 1 for epoch in self.scaled(epochs)]]
 
     def drops(self, loss: str) -> tuple[int, int]:
         """The epochs at which the learning rate falls."""
@@ -86,7 +115,8 @@ class Setting:
 
 
 def series(history: list[dict[str, Any]], *keys: str) -> np.ndarray:
-    """(epochs,) one quantity over the epochs, as in ``series(history, "test", "wrong", "nll")``."""
+    """(epochs,) one quantity over the epochs, as in ``series(history, "test", "wrong", "nll")``; of counts
+    (epochs, bins)."""
     found = []
     for entry in history:
         value: Any = entry
