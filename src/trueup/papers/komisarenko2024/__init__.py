@@ -95,8 +95,8 @@ def _helps(made: Study) -> Answer:
         ("Focal loss, the proper loss behind it, and the binary map", f"{FIGURES}/decomposition.svg"),
         ("Focal temperature less temperature, each network; circle: clearly lower, square: clearly higher, cross: the "
          "same map", f"{FIGURES}/differences.png"),
-        ("NLL on val over temperature and γ, dark where it is low; line: the best T of each γ; star: the optimum; dot: "
-         "temperature scaling", f"{FIGURES}/landscapes.png"),
+        ("NLL on val over temperature and γ, dark where it is low; line: the best T of each γ; star: the optimum "
+         "(triangle: beyond the panel); dot: temperature scaling", f"{FIGURES}/landscapes.png"),
     )  # fmt: skip
     tables = (sheets.criteria_sheet(made), sheets.losses_sheet(made), sheets.networks_sheet(made))
     return Answer("Does focal temperature scaling improve on temperature scaling?", answer, tables, pictures, remains)

@@ -176,8 +176,11 @@ def landscapes(study: Study, folder: Path) -> Path:
         ax.contourf(found.temperatures, found.gammas, found.values, heights, cmap="cividis", extend="max")
         ax.plot(entry["line"]["temperatures"], (*LINE_GAMMAS, *BEYOND), color="white", linewidth=0.9)
         of = entry["criteria"]["nll"]
-        ax.plot(of["focal-temperature"]["temperature"], of["focal-temperature"]["gamma"], "*", color="white",
-                markeredgecolor="black", markersize=7, markeredgewidth=0.5, clip_on=False, zorder=3)  # fmt: skip
+        fitted = np.array([of["focal-temperature"][name] for name in ("temperature", "gamma")])
+        shown = np.clip(fitted, (TEMPERATURES[0], GAMMAS[0]), (TEMPERATURES[-1], GAMMAS[-1]))
+        within = np.allclose(fitted, shown)
+        ax.plot(*shown, "*" if within else "^", color="white", markeredgecolor="black", markersize=7 if within else 5,
+                markeredgewidth=0.5, clip_on=False, zorder=3)  # fmt: skip
         ax.plot(of["temperature"]["temperature"], 0, "o", color="white", markeredgecolor="black", markersize=3.5,
                 markeredgewidth=0.5)  # fmt: skip
         ax.set_xscale("log")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,16 @@ def public_logits(data_dir: Path | None = None) -> tuple[list[Network], list[str
 
 
 def stored_runs(results: Path) -> Iterator[Network]:
-    """The runs of every paper; one that two of them keep is taken once."""
+    """The runs of every paper, each recipe once: seeds are near copies, which would weigh several times as much as the
+    others. Test images are those that are normalised as val's, where the run has both."""
     seen: set[str] = set()
     for folder in sorted(path for path in results.iterdir() if (path / "runs").is_dir()):
         for name, run in load_runs(folder).items():
-            if name not in seen:
-                seen.add(name)
-                val, test = (run.folder / f"{part}.safetensors" for part in ("val", "test"))
+            recipe = replace(run.recipe, seed=0).digest
+            if recipe not in seen:
+                seen.add(recipe)
+                val, usual, test = (run.folder / f"{part}.safetensors" for part in ("val", "usual-test", "test"))
+                test = usual if usual.is_file() else test
                 sizes = len(run.val), len(run.test)
                 yield Network(name, run.recipe.data, run.recipe.model, run.recipe.loss, True, val, test, sizes)
 
