@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import trueup
 from tests import cases
 from tests.papers.conftest import RESULTS
+from tests.train.small import SMALL
 from trueup.cli import app
 from trueup.inputs import InputError
 from trueup.papers import page
@@ -30,6 +31,7 @@ from trueup.papers.komisarenko2024 import (
 )  # fmt: skip
 from trueup.papers.komisarenko2024.networks import Shelf, training_gamma
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
+from trueup.papers.stored import store, write_sums
 from trueup.train import named, train
 
 PAGE = RESULTS.parent / "docs" / "focal-temperature.md"
@@ -298,6 +300,23 @@ def test_what_needs_no_network():
     raised = claims.raises_confidence()
     assert raised.verdict == FAILS
     assert "it falls from K = 4 on" in raised.evidence
+
+
+# ---------------------------------------------------------------------- which networks
+
+
+def test_each_recipe_counts_once_and_test_images_are_normalised_as_vals(tmp_path):
+    recipe = SMALL.changed({"epochs": 1, "milestones": (), "factors": ()})
+    for seed in (0, 1):
+        train(recipe.changed({"seed": seed}), tmp_path / str(seed), device="cpu", half=True)
+    store([tmp_path / "0", tmp_path / "1"], tmp_path / "results" / "toy")
+    (found,) = networks.stored_runs(tmp_path / "results")
+    assert "_seed0" in found.name
+    assert found.test.name == "test.safetensors"
+    shutil.copyfile(found.test, found.test.with_name("usual-test.safetensors"))
+    write_sums(tmp_path / "results" / "toy", [found.test.with_name("usual-test.safetensors")])
+    (found,) = networks.stored_runs(tmp_path / "results")
+    assert found.test.name == "usual-test.safetensors"
 
 
 # ---------------------------------------------------------------------- shift, and the command
