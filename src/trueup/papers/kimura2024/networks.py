@@ -105,15 +105,18 @@ def gamma_sheet(points: Sequence[Point], data: str) -> Sheet | None:
     for net, of in by_net(points, data).items():
         for gamma, point in of.items():
             own, plain = point.own, point.plain
+            seconds = (f"{own[part].get('seconds', float('nan')):.0f}" for part in ("lambda_max", "trace"))
             rows.append((
                 TITLES[net], f"{gamma:g}", f"{100 * point.on_test('error'):.2f}", f"{100 * point.on_test('ece'):.2f}",
                 f"{100 * point.overconfidence:+.2f}", *(_number(of_loss["lambda_max"]) for of_loss in (own, plain)),
                 *(_number(of_loss["trace"]) for of_loss in (own, plain)), f"{own['lowest']:.2g}",
+                " + ".join(seconds),
             ))  # fmt: skip
     columns = ("net", "gamma", "error", "ECE", "over-conf.", "λ max, focal", "λ max, CE", "trace, focal", "trace, CE",
-               "lowest λ met")  # fmt: skip
+               "lowest λ met", "seconds")  # fmt: skip
     note = "Error, ECE and over-confidence (mean confidence less accuracy) on test in %; curvature on val, of the "
-    note += "training loss and of cross-entropy at the same weights. A trace without ± is exact."
+    note += "training loss and of cross-entropy at the same weights. A trace without ± is exact. "
+    note += "Seconds: λ max + trace of the training loss, on the machine of the run, where others ran beside it."
     title = f"Curvature and calibration against gamma, {DATASETS[data]} (Figures 2 and 3)"
     return Sheet(title, columns, tuple(rows), note) if rows else None
 
