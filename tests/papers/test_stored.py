@@ -3,11 +3,13 @@
 import gzip
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.papers.conftest import RESULTS
 from tests.train.small import SMALL
+from trueup import papers
 from trueup.inputs import InputError
 from trueup.papers import chosen, open_runs, retrain
 from trueup.papers.stored import changes, command_of, load_runs, origin, run_name, store
@@ -120,3 +122,26 @@ def test_a_grid_is_retrained_kept_and_not_trained_again(tmp_path):
     assert open_runs(recipes, tmp_path, only="*seed1*") == {k: v for k, v in recipes.items() if v.seed == 1}
     with pytest.raises(InputError, match="--only none: no run of the grid is named so"):
         open_runs(recipes, results, only="none")
+
+
+def test_only_runs_of_the_grid_are_taken_in_and_nothing_is_written_else(tmp_path):
+    run = train(
+        SMALL.changed({"epochs": 1, "milestones": (), "factors": ()}), tmp_path / "run", device="cpu", half=True
+    )
+    for name in ("mukhoti2020", "lossfunctions", "kimura2024"):
+        with pytest.raises(InputError, match=rf"is no run of {name}'s grid; nothing was stored"):
+            papers.take_in(papers.chosen(name), tmp_path / "results", [run.folder], False, None)
+    assert not (tmp_path / "results").exists()
+    papers.take_in(papers.chosen("komisarenko2024"), tmp_path / "results", [run.folder], False, None)
+    assert (tmp_path / "results" / "komisarenko2024" / "SHA256SUMS").is_file()
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    assert papers.results_folder() == RESULTS
+    (tmp_path / "results" / "kimura2024").mkdir()
+    assert papers.results_folder() == Path("results")
+    with pytest.raises(InputError, match="nope: no such folder"):
+        papers.results_folder(Path("nope"))
+    assert papers.results_folder(Path("nope"), new=True) == Path("nope")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,8 +82,9 @@ def resumable(folder: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def show(for_people: Any, for_programs: Any, as_json: bool) -> None:
+def show(for_people: Any, for_programs: Any, as_json: bool, *, piped_width: int | None = None) -> None:
+    """Prints the one or the other. Wide tables need not be folded where no terminal is: see ``piped_width``."""
     if as_json:
         typer.echo(json.dumps(for_programs, indent=1, allow_nan=False))
     else:
-        Console().print(for_people, highlight=False)
+        Console(width=None if sys.stdout.isatty() else piped_width).print(for_people, highlight=False)

@@ -166,7 +166,9 @@ def reproduce(
     shift: Annotated[
         list[Path] | None, typer.Option(help="komisarenko2024: score a run with its weights on corrupted images first")
     ] = None,
-    figures: Annotated[Path | None, typer.Option(help="draw the paper's figures into this folder")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="draw the paper's figures into this folder; of all, a folder each")
+    ] = None,
     docs: Annotated[Path | None, typer.Option(help="write the page of that name, or all pages into a folder")] = None,
     resamples: Resamples = 300,
     device: Device = "auto",
@@ -178,7 +180,7 @@ def reproduce(
     from trueup import papers
     from trueup.train.watch import StudyView
 
-    modules, folder = papers.chosen(paper), papers.results_folder(results)
+    modules, folder = papers.chosen(paper), papers.results_folder(results, new=retrain or bool(store))
     papers.take_in(modules, folder, store or [], authors, data_dir)
     failed: dict[str, str] = {}
     for name, module in modules.items() if retrain else ():
@@ -197,12 +199,14 @@ def reproduce(
     with progress_bar("judging") as progress, resumable(folder):
         options = {"resamples": resamples, "data_dir": data_dir, "progress": progress}
         found = [papers.reproduced(module, folder, **options) for module in modules.values()]
-    for module in modules.values() if figures else ():
-        typer.echo("\n".join(f"drawn: {path}" for path in module.draw(folder, figures)), err=True)
+    if figures:
+        for name, module in modules.items():
+            place = figures / name if len(modules) > 1 else figures  # their figures have the same numbers
+            typer.echo("\n".join(f"drawn: {path}" for path in module.draw(folder, place)), err=True)
     if docs:
         papers.write_page(docs, found)
     content = [each.to_dict() for each in found]
-    show(Group(*found), content if paper == "all" else content[0], as_json)
+    show(Group(*found), content if paper == "all" else content[0], as_json, piped_width=160)
     if failed:
         typer.echo("\n".join(f"failed: {name}: {message}" for name, message in failed.items()), err=True)
         raise typer.Exit(1)

@@ -2,7 +2,8 @@
 
 Every paper is a module with ``reproduce(results, ...) -> Reproduction``, ``recipes() -> {name: Recipe}`` and
 ``draw(results, folder) -> list of files``. One that needs more of a run than its predictions, while its weights are
-there, names ``FILES`` and has ``measure_run(folder, device=, data_dir=, progress=)``, which writes them.
+there, names ``FILES`` and has ``measure_run(folder, device=, data_dir=, progress=)``, which writes them. One that
+studies any run, not only those of its grid, says ``ANY_RUN = True``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from trueup.inputs import InputError
 from trueup.papers.page import page, write_page
 from trueup.papers.reproduction import Reproduction
 from trueup.papers.retraining import measure_runs, open_runs, retrain
-from trueup.papers.stored import store
+from trueup.papers.stored import run_name, store
+from trueup.train import load_run
 
 PAPERS = ("mukhoti2020", "lossfunctions", "komisarenko2024", "charoenphakdee2021", "kimura2024")
 
@@ -49,12 +51,15 @@ def score_shift(modules: Mapping[str, Any], results: Path, runs: Sequence[Path],
         module.score_shift(results, list(runs), **options)
 
 
-def results_folder(given: Path | None = None) -> Path:
-    """Where results lie: as given, else ``results`` here, else that of the clone which this package runs from."""
-    if given is not None:
-        return given
-    clone = Path(__file__).parents[3] / "results"
-    return clone if clone.is_dir() and not Path("results").is_dir() else Path("results")
+def results_folder(given: Path | None = None, *, new: bool = False) -> Path:
+    """Where results lie: as given, else ``results`` here if it holds those of a paper, else that of the clone which
+    this package runs from. Only what is to be filled may be ``new``."""
+    here, clone = Path("results"), Path(__file__).parents[3] / "results"
+    if given is None:
+        return clone if clone.is_dir() and not any((here / paper).is_dir() for paper in PAPERS) else here
+    if not new and not given.is_dir():
+        raise InputError(f"{given}: no such folder; results/ of a clone of the repository holds the stored runs")
+    return given
 
 
 def take_in(
@@ -64,6 +69,13 @@ def take_in(
     if (runs or authors) and len(modules) > 1:
         raise InputError("--store and --authors: name one paper")
     for name, module in modules.items():
+        for folder in () if getattr(module, "ANY_RUN", False) else runs:
+            recipe = load_run(folder).recipe
+            if run_name(recipe) not in module.recipes():
+                raise InputError(
+                    f"--store {folder}: {run_name(recipe)} is no run of {name}'s grid; nothing was stored "
+                    f"(trueup reproduce {name} --json lists what is missing)"
+                )
         store(runs, results / name)
         if authors and not hasattr(module, "authors"):
             raise InputError(f"--authors: no network of {name} is public")

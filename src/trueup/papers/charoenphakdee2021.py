@@ -30,6 +30,7 @@ from trueup.train import Recipe, named
 
 TITLE = "On Focal Loss for Class-Posterior Probability Estimation: A Theoretical Perspective"
 READS_DATA = True
+ANY_RUN = True
 FIGURES = "figures/focal-temperature"
 PRINTED = {1: (0.78, 0.22), 3: (0.65, 0.35), 5: (0.60, 0.40)}
 """The slides' minimisers for the posterior .90/.10, by gamma."""

@@ -24,6 +24,8 @@ from trueup.train import Recipe, named
 TITLE = "Improving Calibration by Relating Focal Loss, Temperature Scaling, and Properness"
 READS_DATA = True
 """``reproduce`` takes a ``data_dir``, where public logits may lie."""
+ANY_RUN = True
+"""Every network is studied, of whatever grid."""
 FIGURES = "figures/focal-temperature"
 LOSSES = ("cross-entropy", "focal:1", "focal:2", "focal:3", "focal:5", "focal:7", "flsd-53", "adafocal")
 
