@@ -7,7 +7,7 @@ CIFAR-10's 45 000 training images, batch 128, bf16, crop and flip; steady state:
 first. ``eager`` is the plain loop, ``graph`` the whole step in a CUDA graph, ``compiled-graph`` that over the compiled
 net; ``3`` is three processes of the latter side by side, seconds for each net and epoch in aggregate. ``begin`` is the
 time from the call to the first step of a compiled graph, with nothing compiled before (where that was not so, it is
-left out). A net named as NET/4 is timed on a quarter of the images, and the seconds are multiplied by four.
+left out). A net named as NET/8 is timed on an eighth of the images, and the seconds are multiplied by eight.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A run's folder: complete or resumable at any moment, bit for bit, and refused where it is not this recipe's."""
 
+import gzip
 import json
 import os
 import resource
@@ -15,8 +16,9 @@ from safetensors.torch import load_file
 import trueup
 from tests.train.small import SMALL, but_for_seconds
 from trueup.inputs import InputError
-from trueup.train import load_run, run, train
+from trueup.train import checkpoint, load_run, run, train
 from trueup.train import loop as training_loop
+from trueup.train.loop import Progress
 
 FILES = [
     "history.jsonl", "posteriors.safetensors", "recipe.json", "run.json",
@@ -113,7 +115,8 @@ def stop_at(monkeypatch, owner, name, call):
     [
         (training_loop, "step", (1, 8, 18)),
         (training_loop, "measured", (2, 9)),
-        (run, "write_whole", (1, 2, 4, 9)),
+        (run, "write_whole", (1, 2, 4)),
+        (checkpoint, "write_whole", (1, 4)),
         (run, "write_checkpoint", (1, 5)),
         (run, "write_predictions", (1, 2)),
     ],
@@ -128,6 +131,38 @@ def test_a_run_stopped_anywhere_ends_as_if_it_had_not_been(tmp_path, monkeypatch
                 train(recipe, tmp_path / f"{call}", device="cpu", checkpoint_seconds=0)
         train(recipe, tmp_path / f"{call}", device="cpu")
         assert_same_run(tmp_path / f"{call}", tmp_path / "whole")
+
+
+def test_a_run_that_lost_a_file_is_trained_anew_and_a_kept_one_is_not(tmp_path):
+    first = train(SMALL, tmp_path, device="cpu")
+    for name in ("test.safetensors", "weights.safetensors"):
+        (tmp_path / name).unlink()
+        assert not run.is_complete(tmp_path, SMALL)
+        again = train(SMALL, tmp_path, device="cpu")
+        assert torch.equal(again.test.logits, first.test.logits)
+        assert run.is_complete(tmp_path, SMALL)
+    for name in ("weights.safetensors", "history.jsonl"):
+        (tmp_path / name).unlink()
+    (tmp_path / "history.jsonl.gz").write_bytes(gzip.compress(b""))
+    assert train(SMALL, tmp_path, device="cpu").info == again.info  # it is only read
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"date": 1}'])
+def test_a_damaged_run_json_is_told(tmp_path, content):
+    train(SMALL, tmp_path, device="cpu")
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match=r"run\.json: damaged"):
+        run.load_run(tmp_path)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    (tmp_path / "history.jsonl").symlink_to("/dev/full")
+    monkeypatch.setattr(run, "write_whole", lambda path, content: None)
+    keeper = run._Keeper(tmp_path, SMALL, "", 1e9, 0.0, None)
+    with pytest.raises(OSError, match="No space left") as told:
+        keeper.after_epoch(None, Progress([{"epoch": 0}]))  # type: ignore[arg-type]
+    assert told.value.filename == str(tmp_path / "history.jsonl")
 
 
 KILLED = """

@@ -126,6 +126,28 @@ def found(tmp_path_factory):
     return StudyRuns(TINY, tuple(runs), {})
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"data": ("cifar10",), "models": ("cnn",)}, "cifar10"), ({"models": ("tree-lstm",)}, "tree-lstm")],
+)
+def test_data_that_is_not_there_and_a_net_that_does_not_fit_are_told_once(tmp_path, change, says):
+    with pytest.raises(InputError, match=says):
+        run_study(study_named(**change), tmp_path / "study", device="cpu", data_dir=tmp_path)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_run_that_was_damaged_later_costs_no_other_its_row(tmp_path):
+    study = replace(TINY, seeds=(0,))
+    first = run_study(study, tmp_path, jobs=1, device="cpu")
+    path = first.runs[0].folder / "test.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    again = run_study(study, tmp_path, jobs=1, device="cpu")
+    assert [run.recipe.loss for run in again.runs] == ["focal:2"]
+    (message,) = again.failed.values()
+    assert str(path) in message
+    assert "the same command trains the run anew" in message
+
+
 def test_the_table_holds_means_deviations_and_paired_differences(found):
     table = judge(found, resamples=100, seed=3)
     assert [(row.loss, row.calibrator) for row in table.rows] == [

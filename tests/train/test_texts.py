@@ -251,8 +251,10 @@ def test_the_study_of_a_data_set_has_its_own_recipe_and_losses():
         assert (study.name, study.recipe) == (data, f"mukhoti2020-{data}")
         assert "cross-entropy+mmce:8" in study.losses
         assert "cross-entropy+mmce:2" not in study.losses
-    assert study_named(data=("cifar10",)).name == study_named().name == "digits"
-    assert study_named(data=("sst", "20newsgroups")).name == "digits"  # no recipe is for both
+    assert study_named().name == study_named(data=("digits",)).name == "digits"
+    other = study_named(data=("cifar10",))  # as that of digits, in a folder of its own
+    assert (other.name, other.recipe, other.losses) == ("cifar10", "digits", study_named().losses)
+    assert study_named(data=("sst", "20newsgroups")).name == "sst-20newsgroups"  # no recipe is for both
 
 
 def test_training_says_what_is_to_be_known_of_the_data(folder, tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +76,9 @@ def _options(
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Ctrl-C ends with a line that says how to go on."""
+    """Ctrl-C, and being asked to end (SIGTERM), end with a line that says how to go on."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:

@@ -75,6 +75,7 @@ def study(
     losses: Annotated[str | None, typer.Option(help='as in "cross-entropy focal:3"')] = None,
     models: Annotated[str | None, typer.Option(help='as in "resnet18 resnet50"')] = None,
     data: Annotated[str | None, typer.Option(help='as in "cifar10 cifar100", or 20newsgroups, or sst')] = None,
+    calibrators: Annotated[str | None, typer.Option(help='as in "none temperature auto"')] = None,
     recipe: Annotated[str | None, typer.Option(help="a named recipe in place of the study's own")] = None,
     changed: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe (can be repeated)")
@@ -92,12 +93,15 @@ def study(
 
     chosen = training.study_named(
         name, losses=_words(losses), models=_words(models), data=_words(data), recipe=recipe,
+        calibrators=_words(calibrators),
         seeds=None if seeds is None else tuple(_whole(word, "seeds") for word in seeds.replace(",", " ").split()),
         settings=_pairs(changed) if changed else None,
     )  # fmt: skip
     folder = out or Path("studies") / chosen.name
     with StudyView(Console(stderr=True)) as view, resumable(folder):
         found = training.run_study(chosen, folder, jobs=jobs, device=device, mode=mode, data_dir=data_dir, watch=view)
+    if not found.runs:
+        raise InputError("every run failed: " + "; ".join(dict.fromkeys(found.failed.values())))
     with progress_bar("judging") as progress, resumable(folder):
         table = training.judge(found, resamples=resamples, progress=progress)
     saved = table.save(folder)

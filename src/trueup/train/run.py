@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import trueup
@@ -43,12 +42,11 @@ from trueup.files import Content
 from trueup.files import write as write_predictions
 from trueup.inputs import InputError
 from trueup.predictions import Predictions, load
+from trueup.train.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint, write_whole
 from trueup.train.loop import Fitted, Progress, check_names, chosen_device, fit
 from trueup.train.recipe import Recipe
 from trueup.train.step import State
 
-FORMAT = "1"
-CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_SHARE = 0.02
 """Checkpoints take at most about this share of the time, as long as they come more often than they have to."""
 
@@ -118,9 +116,10 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with _alone_in(folder):
         _settle_recipe(folder, recipe)
-        if (folder / "run.json").exists():
+        if is_complete(folder, recipe) or is_kept(folder):
             (folder / CHECKPOINT).unlink(missing_ok=True)
             return load_run(folder)
+        (folder / "run.json").unlink(missing_ok=True)  # of a run that has lost a file since: it is trained anew
         data = sources.load(recipe.data, data_dir, split=recipe.split, seed=recipe.split_seed)
         saved = read_checkpoint(folder, recipe, data.checksum)
         keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, saved[2] if saved else 0.0, progress)
@@ -144,15 +143,36 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     if not (folder / "run.json").is_file():
         raise InputError(f"{folder}: no complete run is in it (run.json is missing)")
-    return Run(folder, read_recipe(folder / "recipe.json"), _read_json(folder / "run.json"))
+    info = _read_json(folder / "run.json")
+    if not isinstance(info, dict) or not {"date", "digest", "seconds"} <= set(info):
+        raise InputError(f"{folder / 'run.json'}: damaged; remove it, and the same command trains the run anew")
+    return Run(folder, read_recipe(folder / "recipe.json"), info)
+
+
+def whole_run(folder: Path) -> Run:
+    """The same, whose predictions and history can be read."""
+    run = load_run(folder)
+    try:
+        _ = run.val, run.test, run.history
+    except InputError as error:
+        raise InputError(f"{error}; remove {folder}, and the same command trains the run anew") from None
+    return run
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether it is a run that was stored without its weights, which is not trained again."""
+    return (folder / "run.json").is_file() and (folder / "history.jsonl.gz").is_file()
 
 
 def is_complete(folder: Path, recipe: Recipe) -> bool:
     """Whether the folder holds this very recipe's run, with all of its files."""
     files = ("run.json", "recipe.json", "history.jsonl", "val.safetensors", "test.safetensors", "weights.safetensors")
-    return (
-        all((folder / name).is_file() for name in files) and read_recipe(folder / "recipe.json").digest == recipe.digest
-    )
+    try:
+        return all((folder / name).is_file() for name in files) and (
+            read_recipe(folder / "recipe.json").digest == recipe.digest
+        )
+    except InputError:  # which it is told when it is trained
+        return False
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -185,60 +205,6 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- checkpoints
 
 
-def write_checkpoint(
-    folder: Path, recipe: Recipe, checksum: str, state: State, progress: Progress, seconds: float
-) -> None:
-    """One file with the state, the history so far, and what they belong to."""
-    tensors = state.tensors() | {f"best.{name}": tensor for name, tensor in (progress.best or {}).items()}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    about = {
-        "format": FORMAT,
-        "digest": recipe.digest,
-        "data": checksum,
-        "sum": _sum(tensors),
-        "seconds": repr(seconds),
-        "best_error": json.dumps(progress.best_error),
-        "history": json.dumps(progress.history),
-    }
-    write_whole(folder / CHECKPOINT, safetensors.torch.save(tensors, about))
-
-
-def read_checkpoint(folder: Path, recipe: Recipe, checksum: str) -> tuple[dict[str, Tensor], Progress, float] | None:
-    """The state, where the training stands and the seconds it took; None where there is no checkpoint yet."""
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if about["format"] != FORMAT:
-            raise InputError(f"{path}: format version {about['format']!r}; this release reads {FORMAT}")
-        history, best_error = json.loads(about["history"]), json.loads(about["best_error"])
-        digest, data, seconds = about["digest"], about["data"], float(about["seconds"])
-        whole = about["sum"] == _sum(tensors)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: damaged ({error}); without it the run begins anew: remove it") from None
-    if not whole:
-        raise InputError(f"{path}: damaged (its sum differs); without it the run begins anew: remove it")
-    if digest != recipe.digest:
-        raise InputError(f"{path}: of another recipe ({digest}, not {recipe.digest}); take another folder")
-    if data != checksum:
-        raise InputError(f"{path}: {recipe.data} has changed since (another checksum); take another folder")
-    best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
-    state = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
-    return state, Progress(history, best_error, best or None), seconds
-
-
-def _sum(tensors: dict[str, Tensor]) -> str:
-    total = 0
-    for name in sorted(tensors):
-        total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), total)  # type: ignore[arg-type]
-    return f"{total:08x}"
-
-
 class _Keeper:
     """Keeps the history after every epoch, and a checkpoint now and then."""
 
@@ -259,8 +225,13 @@ class _Keeper:
 
     def after_epoch(self, state: State, progress: Progress) -> None:
         entry = progress.history[-1]
-        with open(self.folder / "history.jsonl", "a") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
+        path = self.folder / "history.jsonl"
+        try:
+            with open(path, "a") as file:
+                file.write(json.dumps(entry, allow_nan=False) + "\n")
+        except OSError as error:  # a full disk does not say which
+            error.filename = str(path)
+            raise
         now = time.perf_counter()
         if now - self.last >= min(self.every, self.cost / CHECKPOINT_SHARE):
             write_checkpoint(self.folder, self.recipe, self.checksum, state, progress, self.seconds())
@@ -271,20 +242,6 @@ class _Keeper:
 
 
 # ---------------------------------------------------------------------- the folder
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The file is there whole or not at all, whatever happens to the process or the machine meanwhile."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _settle_recipe(folder: Path, recipe: Recipe) -> None:

@@ -10,11 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from trueup import data as sources
+from trueup import models
 from trueup.calibrators import calibrator
+from trueup.data import Dataset
 from trueup.inputs import InputError, count
 from trueup.train.loop import check_names, chosen_device
 from trueup.train.recipe import Recipe, named
-from trueup.train.run import Run, is_complete, load_run
+from trueup.train.run import Run, is_complete, whole_run
 from trueup.train.worker import Event, Task, run_all
 
 FIXED_FOCAL = re.compile(r"focal:([0-9.]+)")
@@ -130,13 +133,15 @@ def study_named(name: str | None = None, **changes: Any) -> Study:
     """The study of that name with other losses, seeds, calibrators ...; None leaves one as it is.
 
     Without a name it is the study that is named as the data set, where there is one (texts need nets and an optimiser
-    of their own), else that of digits. ``settings`` are added to the study's own; with another recipe they take the
-    place of all of them.
+    of their own), else that of digits, under the name of the data. ``settings`` are added to the study's own; with
+    another recipe they take the place of all of them.
     """
     changes = {k: v for k, v in changes.items() if v is not None}
     if name is None:
-        asked = {data.partition(":")[0] for data in changes.get("data", ())}
-        name = asked.pop() if len(asked) == 1 and asked <= set(STUDIES) else DEFAULT
+        asked = list(dict.fromkeys(data.partition(":")[0] for data in changes.get("data", ())))
+        name = asked[0] if len(asked) == 1 and asked[0] in STUDIES else DEFAULT
+        if asked and name == DEFAULT:
+            changes["name"] = "-".join(asked)  # not in the folder of another
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
     base = STUDIES[name]
@@ -173,16 +178,34 @@ def run_study(
     jobs = count(jobs, "jobs") if jobs is not None else 1 if alone else os.cpu_count() or 1
     folder = Path(folder)
     recipes = study.recipes()
-    folder.mkdir(parents=True, exist_ok=True)
     options = {"device": device, "mode": mode, "data_dir": None if data_dir is None else str(data_dir)}
     open_tasks = [
         Task(name, recipe, folder / name, options)
         for name, recipe in recipes.items()
         if not is_complete(folder / name, recipe)
     ]
+    check_data_and_nets([task.recipe for task in open_tasks], data_dir)
     if watch is not None:
         watch(open_tasks, None)
     logs = folder / "logs"
-    logs.mkdir(exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     failed = run_all(open_tasks, jobs, logs, None if watch is None else lambda event: watch(open_tasks, event))
-    return StudyRuns(study, tuple(load_run(folder / name) for name in recipes if name not in failed), failed)
+    runs = []
+    for name in recipes:
+        if name not in failed:
+            try:
+                runs.append(whole_run(folder / name))
+            except InputError as error:  # a file that was damaged later: the others have their table all the same
+                failed[name] = str(error)
+    return StudyRuns(study, tuple(runs), failed)
+
+
+def check_data_and_nets(recipes: Sequence[Recipe], data_dir: str | Path | None) -> None:
+    """What no run of a data set or net could do without is told once, before all work."""
+    loaded: dict[tuple[str, str], Dataset] = {}
+    for recipe in {(recipe.data, recipe.split, recipe.model): recipe for recipe in recipes}.values():
+        key = recipe.data, recipe.split
+        if key not in loaded:
+            loaded[key] = sources.load(recipe.data, data_dir, split=recipe.split, seed=recipe.split_seed)
+        data = loaded[key]
+        models.build(recipe.model, data.classes, data.input_shape, data.words)

@@ -25,7 +25,7 @@ from trueup.train.recipe import Recipe
 from trueup.train.run import train
 from trueup.train.sharing import shared_gpu
 
-COMMAND = (sys.executable, "-m", "trueup.train.worker")
+COMMAND = (sys.executable, "-c", "from trueup.train.worker import main; main()")
 
 
 @dataclass(frozen=True)

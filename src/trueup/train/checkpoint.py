@@ -1,0 +1,91 @@
+"""Where a training stands, in one file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from trueup.inputs import InputError
+from trueup.train.loop import Progress
+from trueup.train.recipe import Recipe
+from trueup.train.step import State
+
+FORMAT = "1"
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def write_checkpoint(
+    folder: Path, recipe: Recipe, checksum: str, state: State, progress: Progress, seconds: float
+) -> None:
+    """One file with the state, the history so far, and what they belong to."""
+    tensors = state.tensors() | {f"best.{name}": tensor for name, tensor in (progress.best or {}).items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    about = {
+        "format": FORMAT,
+        "digest": recipe.digest,
+        "data": checksum,
+        "sum": _sum(tensors),
+        "seconds": repr(seconds),
+        "best_error": json.dumps(progress.best_error),
+        "history": json.dumps(progress.history),
+    }
+    write_whole(folder / CHECKPOINT, safetensors.torch.save(tensors, about))
+
+
+def read_checkpoint(folder: Path, recipe: Recipe, checksum: str) -> tuple[dict[str, Tensor], Progress, float] | None:
+    """The state, where the training stands and the seconds it took; None where there is no checkpoint yet."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about["format"] != FORMAT:
+            raise InputError(f"{path}: format version {about['format']!r}; this release reads {FORMAT}")
+        history, best_error = json.loads(about["history"]), json.loads(about["best_error"])
+        digest, data, seconds = about["digest"], about["data"], float(about["seconds"])
+        whole = about["sum"] == _sum(tensors)
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged ({error}); without it the run begins anew: remove it") from None
+    if not whole:
+        raise InputError(f"{path}: damaged (its sum differs); without it the run begins anew: remove it")
+    if digest != recipe.digest:
+        raise InputError(f"{path}: of another recipe ({digest}, not {recipe.digest}); take another folder")
+    if data != checksum:
+        raise InputError(f"{path}: {recipe.data} has changed since (another checksum); take another folder")
+    best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
+    state = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
+    return state, Progress(history, best_error, best or None), seconds
+
+
+def _sum(tensors: dict[str, Tensor]) -> str:
+    total = 0
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), total)  # type: ignore[arg-type]
+    return f"{total:08x}"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file is there whole or not at all, whatever happens to the process or the machine meanwhile."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
+            error.filename = str(path)
+        raise
