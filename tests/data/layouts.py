@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,12 @@ def encoded(image, kind="PNG"):
     out = io.BytesIO()
     Image.fromarray(image).save(out, kind, lossless=True)
     return out.getvalue()
+
+
+def claiming(png, size):
+    """The PNG, whose header says another width and height."""
+    header = png[12:16] + struct.pack(">II", size, size) + png[24:29]
+    return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
 
 
 def labels(count, seed, classes=10):
@@ -71,6 +78,20 @@ def write_fashion(folder, train=50, test=20, packed=True):
         content = idx(array)
         (folder / f"{name}.gz" if packed else folder / name).write_bytes(gzip.compress(content) if packed else content)
     return arrays
+
+
+VECTORS = {"the": (1.0, 2.0), "cat": (0.5, -1.0), "sat": (3.0, 0.0), "not": (0.25, 4.0), ")": (7.0, 8.0)}
+
+
+def write_npz(folder, content=VECTORS):
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "some.npz", vectors=np.array(list(content.values()), np.float16), words="\n".join(content))
+
+
+def write_glove(folder, content=VECTORS, name="glove.6B.2d.txt"):
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in content.items())
+    (folder / name).write_text(text)
 
 
 def program(code, *arguments, cache):

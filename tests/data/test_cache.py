@@ -80,6 +80,7 @@ DAMAGES = {
     "a byte": lambda entry: flip(entry / "train_img.npy", -100),
     "a label": lambda entry: flip(entry / "test_label.npy", -8),
     "a header": lambda entry: flip(entry / "train_img.npy", 0),
+    "a header without its end": lambda entry: unclosed(entry / "train_img.npy"),
     "truncated": lambda entry: os.truncate(entry / "train_img.npy", 5000),
     "emptied": lambda entry: os.truncate(entry / "train_img.npy", 0),
     "an array missing": lambda entry: (entry / "test_img.npy").unlink(),
@@ -95,6 +96,10 @@ def flip(path, at):
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
+
+
+def unclosed(path):
+    path.write_bytes(path.read_bytes().replace(b"}", b" ", 1))
 
 
 def other_checksum(path):

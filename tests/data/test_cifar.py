@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.conftest import SHARED
-from tests.data.layouts import encoded, labels, pixels, write_cifar, write_piece
+from tests.data.layouts import claiming, encoded, labels, pixels, write_cifar, write_piece
 from trueup import InputError
-from trueup.data import cifar, decode, load
+from trueup.data import cifar, cifar10h, decode, load
 
 needs_cifar = pytest.mark.skipif(not (SHARED / "data" / "cifar10").is_dir(), reason="CIFAR is not here (TRUEUP_DATA)")
 
@@ -162,13 +162,20 @@ BAD_FILES = {
     "a broken image": (rewrite(replaced(7, encoded(IMAGES[7])[:200]), LABELS), "row 7: the image cannot be decoded"),
     "text for an image": (rewrite(replaced(29, b"hello"), LABELS), "row 29: the image cannot be decoded"),
     "a large image": (rewrite(replaced(0, encoded(pixels(1, 0, 64)[0])), LABELS), "row 0: .*32 x 32 RGB, got 64 x 64"),
+    "a huge image": (rewrite(replaced(3, claiming(encoded(IMAGES[3]), 50_000)), LABELS), "row 3: .*decoded .*limit"),
+    "an image too large": (
+        rewrite(replaced(3, claiming(encoded(IMAGES[3]), 10_000)), LABELS),
+        "row 3: .*decoded .*lim",
+    ),
     "a grey image": (rewrite(replaced(0, encoded(IMAGES[0][..., 0])), LABELS), "row 0: .*32 x 32 L"),
     "another kind": (rewrite(replaced(0, encoded(IMAGES[0], "BMP")), LABELS), "row 0: the image cannot be decoded"),
     "missing": (lambda path: path.unlink(), "no such file; the folder has test-00000-of-00001.parquet, train-00001"),
 }
 
 
-@pytest.mark.parametrize(("case", "workers"), [(c, False) for c in BAD_FILES] + [("a broken image", True)])
+@pytest.mark.parametrize(
+    ("case", "workers"), [(c, False) for c in BAD_FILES] + [("a broken image", True), ("a huge image", True)]
+)
 def test_a_bad_file_is_named_and_nothing_stays_in_the_cache(tmp_path, cache, monkeypatch, case, workers):
     if workers:
         monkeypatch.setattr(decode, "ROWS_A_WORKER", 30)
@@ -253,6 +260,21 @@ def test_bad_votes_are_refused(tmp_path, case):
     write_votes(tmp_path / "cifar10h", true, **changes)
     with pytest.raises(InputError, match=f"counts.npz: .*{message}"):
         load("cifar10h", tmp_path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_votes_with_one_wrong_byte_are_refused_or_read_as_they_were(tmp_path, save):
+    path = tmp_path / "counts.npz"
+    save(path, counts=np.eye(3))
+    whole, refused = path.read_bytes(), []
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            assert np.array_equal(cifar10h.votes(path, np.arange(3), 3), np.eye(3))
+        except InputError as error:
+            refused.append(str(error))
+    assert len(whole) / 4 < len(refused) < len(whole)
+    assert all(message.startswith(f"{path}: not an array of votes") for message in refused)
 
 
 def test_votes_that_are_not_there(tmp_path):

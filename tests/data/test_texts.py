@@ -1,4 +1,4 @@
-"""20 Newsgroups, SST and word vectors: from every form, against slow loops, and what is wrong is named."""
+"""20 Newsgroups and SST: from every form, against slow loops, and what is wrong is named."""
 
 import gzip
 import json
@@ -10,103 +10,13 @@ import pytest
 import torch
 
 from tests.conftest import SHARED
+from tests.data.layouts import write_glove, write_npz
 from trueup import InputError
-from trueup.data import load, newsgroups, sklearn_copy, vectors
+from trueup.data import load, newsgroups, sklearn_copy
 from trueup.data.newsgroups import GROUPS
 from trueup.data.texts import lines
 
 needs_texts = pytest.mark.skipif(not (SHARED / "data" / "sst").is_dir(), reason="the real texts are not here")
-
-VECTORS = {"the": (1.0, 2.0), "cat": (0.5, -1.0), "sat": (3.0, 0.0), "not": (0.25, 4.0), ")": (7.0, 8.0)}
-
-
-def write_npz(folder, content=VECTORS):
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "some.npz", vectors=np.array(list(content.values()), np.float16), words="\n".join(content))
-
-
-def write_glove(folder, content=VECTORS, name="glove.6B.2d.txt"):
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in content.items())
-    (folder / name).write_text(text)
-
-
-# ---------------------------------------------------------------------- word vectors
-
-
-@pytest.mark.parametrize("write", [write_npz, write_glove])
-def test_vectors_of_a_vocabulary(tmp_path, write):
-    write(tmp_path / "glove")
-    found = vectors.vectors_of(
-        ["cat", "dog", "n't", "the"], "auto", tmp_path, name="x", sources=[], stand_ins={"n't": "not", "the": "cat"}
-    )
-    assert found.known.tolist() == [False, True, False, True, True]
-    assert found.table.tolist() == [[0, 0], [0.5, -1], [0, 0], [0.25, 4], [1, 2]]
-    assert found.table.dtype == np.float32
-    said = vectors.unknown_tokens(np.array([[0, 0, 1, 2], [2, 2, 3, 4]]), found, ["cat", "dog", "n't", "the"])
-    assert said.startswith("3 of 6 tokens (50.0 %) have no vector in ")
-    assert said.endswith("and are zero, most often dog")
-
-
-def test_words_with_spaces_and_repeated_words(tmp_path):
-    path = tmp_path / "glove.txt"
-    path.write_text("the 1 2\n. . . 3 4\nat name@domain.com 5 6\nthe 9 9\n")
-    table, known = vectors.read_text(path, {"the": 1, ". . .": 2, "at name@domain.com": 3})
-    assert table.tolist() == [[0, 0], [1, 2], [3, 4], [5, 6]]
-    assert known.tolist() == [False, True, True, True]
-
-
-BAD_VECTORS = {
-    "a torn line": ("the 1 2\ncat 3\nsat 1 1\n", "line 2: a word and 1 numbers, where line 1 has 2"),
-    "a torn last line": ("the 1 2\ncat 3", "line 2: a word and 1 numbers"),
-    "another width": ("the 1 2\ncat 3 4 5\n", "line 2: a word and 3 numbers, where line 1 has 2"),
-    "a word alone": ("the\ncat 1\n", "line 1: a word and 0 numbers, where line 1 has none"),
-    "no number": ("the 1 2\ncat 3 x\n", "line 2: the vector of 'cat': could not convert"),
-    "not finite": ("the 1 2\ncat 3 nan\n", "line 2: the vector of 'cat' is not finite"),
-    "no text": (b"the 1 2\nc\xfft 3 4\n", "line 2: not text in UTF-8"),
-    "empty": ("", "the file is empty"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_VECTORS)
-def test_a_bad_line_of_vectors_is_named_and_nothing_is_cached(tmp_path, cache, case):
-    content, message = BAD_VECTORS[case]
-    path = tmp_path / "glove.txt"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=f"glove.txt: {message}"):
-        vectors.vectors_of(["the", "cat"], str(path), None, name="x", sources=[])
-    assert [found for found in cache.rglob("*") if found.suffix != ".lock"] == []
-
-
-def test_bad_npz_vectors_are_named(tmp_path):
-    path = tmp_path / "v.npz"
-    for arrays, message in [
-        ({"vectors": np.ones((2, 3)), "words": "a\nb\nc"}, "3 words for vectors of float64"),
-        ({"vectors": np.ones(3), "words": "a\nb\nc"}, "3 words for vectors"),
-        ({"vectors": np.array([[1.0], [np.inf]]), "words": "a\nb"}, "line 2: the vector of 'b' is not finite"),
-        ({"vectors": np.ones((1, 1))}, "no word vectors"),
-    ]:
-        np.savez(path, **arrays)
-        with pytest.raises(InputError, match=message):
-            vectors.read_npz(path, {"a": 1})
-    path.write_bytes(b"no zip")
-    with pytest.raises(InputError, match="no word vectors"):
-        vectors.read_npz(path, {"a": 1})
-
-
-def test_vectors_are_chosen_by_name(tmp_path):
-    write_glove(tmp_path / "glove", name="glove.a.txt")
-    write_glove(tmp_path / "glove", name="glove.b.txt")
-    assert vectors.vector_file("auto", tmp_path, "x").name == "glove.a.txt"
-    assert vectors.vector_file("glove.b", tmp_path, "x").name == "glove.b.txt"
-    write_npz(tmp_path / "glove")
-    assert vectors.vector_file("auto", tmp_path, "x").name == "some.npz"
-    with pytest.raises(InputError, match=r"'glove.c' is no file, nor one of those in .*: some.npz, glove.a.txt"):
-        vectors.vector_file("glove.c", tmp_path, "x")
-    (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="x: no word vectors"):
-        vectors.vector_file("auto", tmp_path / "none", "x")
-
 
 # ---------------------------------------------------------------------- 20 Newsgroups
 
@@ -124,7 +34,7 @@ def articles(many=6):
 
 def as_lines(folder, content, packed=True):
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(article) + "\n" for article in content).encode()
+    text = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in content).encode()
     (folder / ("x.jsonl.gz" if packed else "x.jsonl")).write_bytes(gzip.compress(text) if packed else text)
 
 
@@ -194,6 +104,13 @@ def test_articles_become_numbers_as_in_a_slow_loop(tmp_path):
     assert data.notes[1] == "30 articles hold none of the most frequent words"
 
 
+def test_nothing_is_noted_where_all_words_have_vectors(tmp_path):
+    as_lines(tmp_path / "20newsgroups", [article | {"text": "x: y\n\nthe cat"} for article in articles()])
+    write_trees(tmp_path / "sst", {part: ["(3 (2 the) (4 cat))"] for part in TREES})
+    write_npz(tmp_path / "glove")
+    assert load("20newsgroups", tmp_path).notes == load("sst", tmp_path).notes == ()
+
+
 def test_the_seed_moves_validation_and_leaves_the_test_set(tmp_path):
     as_lines(tmp_path, articles())
     write_npz(tmp_path / "glove")
@@ -222,10 +139,12 @@ def spoilt(row, **changes):
 BAD_ARTICLES = {
     "an empty article": (spoilt(4, text="  \n"), "line 5: the article is empty"),
     "a zero byte": (spoilt(7, text="From: x\n\na\0b"), "line 8: holds a zero byte"),
+    "half a character": (spoilt(7, text="From: x\n\na\ud800b"), "line 8: holds half of a character"),
     "another group": (spoilt(2, group="alt.swine"), "line 3: 'alt.swine' is none of the twenty groups"),
     "a number": (spoilt(3, text=5), "line 4: group and text have to be texts"),
     "no text": ([*articles(), {"group": "sci.med"}], r"line 121: expected an object .*KeyError\('text'\)"),
     "a list": ([*articles(), []], "line 121: expected an object"),
+    "brackets without end": ([*articles(), "[" * 100_000], "line 121: expected an object .*RecursionError"),
     "a group is missing": ([a for a in articles() if a["group"] != "sci.med"], "no article of sci.med"),
     "no article": ([], "no article of alt.atheism"),
 }
@@ -333,6 +252,7 @@ BAD_TREES = {
     "unbalanced": ("(3 (2 It) (4 works)", "1 bracket never closed"),
     "a label too large": ("(3 (2 It) (5 works))", "the label '5' is not one of 0, 1, 2, 3, 4"),
     "an empty line": ("", "there is no tree"),
+    "a zero byte": ("(3 (2 It) (4 wor\0ks))", "holds a zero byte; it is no text"),
     "three parts": ("(3 (2 a) (2 b) (2 c))", "expected a label and a word, or a label and two trees"),
 }
 
@@ -350,6 +270,9 @@ def test_other_bad_files_of_trees_are_named(tmp_path):
     write_trees(tmp_path)
     (tmp_path / "test.txt").write_bytes(b"(4 cat)\n(4 \xff)\n")
     with pytest.raises(InputError, match=r"test.txt: line 2: not text in UTF-8"):
+        load("sst", tmp_path)
+    (tmp_path / "test.txt").write_bytes(b"(2 cat)\n(2 (4 a) (0 cat))\n")
+    with pytest.raises(InputError, match=r"test.txt: every tree has a neutral root"):
         load("sst", tmp_path)
     (tmp_path / "test.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"test.txt: the file is empty"):

@@ -1,6 +1,7 @@
 """Tiny-ImageNet from a small folder in the real layout."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -65,6 +66,8 @@ def test_the_authors_split_tests_on_what_it_validates_on(tmp_path):
     data = load("tiny-imagenet", tmp_path, split="mukhoti2020")
     assert len(data.train) == 12
     assert torch.equal(data.val.inputs, data.test.inputs)
+    assert "calibrators are fitted on the images they are judged on" in "".join(data.notes)
+    assert load("tiny-imagenet", tmp_path).notes == ()
 
 
 def test_an_image_that_changed_is_decoded_again(tmp_path):
@@ -72,6 +75,12 @@ def test_an_image_that_changed_is_decoded_again(tmp_path):
     before = load("tiny-imagenet", tmp_path).checksum
     (tmp_path / "val" / "images" / "val_3.JPEG").write_bytes(jpeg(pixels(1, 77, 64)[0]))
     assert load("tiny-imagenet", tmp_path).checksum != before
+
+
+def claiming(content, size):
+    """The JPEG, whose header says another height and width."""
+    frame = content.index(b"\xff\xc0")
+    return content[: frame + 5] + struct.pack(">HH", size, size) + content[frame + 9 :]
 
 
 def edit(path, change):
@@ -92,13 +101,17 @@ BAD = {
         edit(ANNOTATIONS, lambda b: b.replace(b"n02058221", b"n0")),
         "line 3: 'n0' is none of the classes",
     ),
+    "no class": (edit(ANNOTATIONS, lambda b: b.replace(b"n02058221", b"")), "line 3: '' is none of the classes"),
+    "the folder above": (edit(ANNOTATIONS, lambda b: b.replace(b"n02058221", b"..")), "line 3: '..' is none of"),
     "a torn annotation": (edit(ANNOTATIONS, lambda b: b[:60] + b"\nval_9"), "val_annotations.txt: line 3: "),
     "two annotations": (edit(ANNOTATIONS, lambda b: b + b.splitlines(True)[0]), "line 6: a second annotation of val_0"),
     "no text": (edit(ANNOTATIONS, lambda b: b"\xff" + b), "line 1: not text"),
-    "no annotations": (lambda f: (f / ANNOTATIONS).unlink(), "val_annotations.txt: cannot be read"),
+    "no annotations": (lambda f: (f / ANNOTATIONS).unlink(), "val_annotations.txt: no such file$"),
     "a broken image": (edit(IMAGE, lambda b: b[: len(b) // 2]), "n01629819_1.JPEG: the image cannot be decoded"),
     "no image": (edit(IMAGE, lambda b: b"hello"), "n01629819_1.JPEG: the image cannot be decoded"),
     "a large image": (edit(IMAGE, lambda b: jpeg(pixels(1, 0, 32)[0])), "n01629819_1.JPEG: .*64 x 64 pixels, got 32"),
+    "a huge image": (edit(IMAGE, lambda b: claiming(b, 60_000)), "n01629819_1.JPEG: the image cannot be .*limit"),
+    "an image too large": (edit(IMAGE, lambda b: claiming(b, 10_000)), "n01629819_1.JPEG: the image cannot be .*limit"),
     "an empty class": (lambda f: [p.unlink() for p in (f / IMAGE).parent.iterdir()], "n01629819/images: no .JPEG"),
 }
 

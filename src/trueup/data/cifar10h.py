@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +66,6 @@ def _array(path: Path) -> np.ndarray:
     try:
         with open(path, "rb") as file:
             found = np.load(file, allow_pickle=False)
-            return found if isinstance(found, np.ndarray) else found["counts"]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not an array of votes ({error})") from None
+            return np.asarray(found if isinstance(found, np.ndarray) else found["counts"])
+    except Exception as error:  # damaged archives fail in many ways
+        raise InputError(f"{path}: not an array of votes ({str(error) or type(error).__name__})") from None

@@ -11,6 +11,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -62,12 +63,18 @@ def decode_rows(path: str | os.PathLike[str], column: str, start: int, stop: int
 
 
 def decode_image(encoded: bytes | None) -> np.ndarray:
-    """(32, 32, 3) uint8. The size is looked at before a pixel is decoded."""
+    """(32, 32, 3) uint8. The size is looked at before a pixel is decoded; a huge one PIL itself refuses."""
     from PIL import Image
 
     if not encoded:
         raise ValueError("there are no bytes")
-    with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(str(error)) from None
+    with image:
         if image.size != (SIZE, SIZE) or image.mode != "RGB":
             wanted = f"{SIZE} x {SIZE} RGB"
             raise ValueError(f"expected {wanted}, got {image.width} x {image.height} {image.mode}")

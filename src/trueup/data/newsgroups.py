@@ -11,6 +11,7 @@ blank line, lower case, punctuation to spaces, the 19 999 most frequent words, o
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ TEST_SHARE, VALIDATION_SHARE = 0.2, 900 / 15_998
 
 _SPACES = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 """Keras's filters: the apostrophe stays."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""What JSON can write and UTF-8 cannot."""
 
 
 class Article(NamedTuple):
@@ -66,7 +69,9 @@ def newsgroups(
     rest, test = split_rows(len(labels), "seeded", 0, TEST_SHARE)
     train, val = split_rows(len(rest), split, seed, VALIDATION_SHARE)
     empty = int((tokens[:, -1] == 0).sum())
-    notes = (unknown_tokens(tokens, found, vocabulary), f"{empty} articles hold none of the most frequent words")
+    notes = unknown_tokens(tokens, found, vocabulary)
+    if empty:
+        notes += (f"{empty} articles hold none of the most frequent words",)
     return assemble(
         "20newsgroups",
         train=select(tokens, labels, rest[train]),
@@ -119,6 +124,8 @@ def _articles(sources: Sequence[Path], listed: Sequence[Path]) -> list[Article]:
             raise InputError(f"{article.place}: the article is empty")
         if "\0" in article.text:
             raise InputError(f"{article.place}: holds a zero byte; it is no text")
+        if _HALF.search(article.text):
+            raise InputError(f"{article.place}: holds half of a character (a lone surrogate); it is no text")
     missing = set(GROUPS) - {article.group for article in found}
     if missing:
         where = listed[0].parents[1] if listed else sources[0]
@@ -137,7 +144,7 @@ def _of_line(line: str, place: str) -> Article:
     try:
         content = json.loads(line)
         group, text = content["group"], content["text"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{place}: expected an object with group and text ({error!r})") from None
     if not isinstance(group, str) or not isinstance(text, str):
         raise InputError(f"{place}: group and text have to be texts")

@@ -52,7 +52,7 @@ def sst(data_dir: PathLike | None = None, *, split: str = "seeded", seed: int = 
         test=test,
         class_names=CLASSES,
         words=torch.from_numpy(found.table),
-        notes=(unknown_tokens(tokens, found, vocabulary),),
+        notes=unknown_tokens(tokens, found, vocabulary),
     )
 
 
@@ -73,6 +73,8 @@ def _read(paths: dict[str, Path]) -> dict[str, np.ndarray]:
     for part, path in paths.items():
         if not packed[part]:
             raise InputError(f"{path}: the file is empty")
+        if all(SENTIMENTS[tree.labels[0]] >= len(CLASSES) for tree in packed[part]):
+            raise InputError(f"{path}: every tree has a neutral root (2), and those are left out; none remains")
     everything = [tree for part in packed.values() for tree in part]
     vocabulary, nodes = trees.vocabulary(everything), max(len(tree.words) for tree in everything)
     index = {word: number for number, word in enumerate(vocabulary, 1)}
@@ -83,6 +85,8 @@ def _read(paths: dict[str, Path]) -> dict[str, np.ndarray]:
 
 
 def _packed(line: str, path: Path, number: int) -> trees.Packed:
+    if "\0" in line:
+        raise InputError(f"{path}: line {number}: holds a zero byte; it is no text")
     try:
         return trees.pack(trees.parse(line.lower()))
     except InputError as error:

@@ -21,6 +21,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: line {number}: not text in UTF-8 ({error.reason} at byte {error.start})") from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(
             f"{path}: cannot be read beyond line {number} ({error}); it may be damaged or half downloaded"

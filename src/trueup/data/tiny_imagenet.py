@@ -9,6 +9,7 @@ Its own test images have no labels and are not read. The others are decoded once
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDERS = ("tiny-imagenet", "tiny-imagenet-200", "tiny_imagenet")
 SIZE = 64
 ANNOTATIONS = "val_annotations.txt"
+VAL_IS_TEST = (
+    "val and test are the same images, as in the authors' code: calibrators are fitted on the images they are judged on"
+)
 
 
 def tiny_imagenet(data_dir: PathLike | None = None, *, split: str = "seeded", seed: int = 0) -> Dataset:
@@ -42,18 +46,28 @@ def tiny_imagenet(data_dir: PathLike | None = None, *, split: str = "seeded", se
         origin = "Unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip."
         raise folders.missing("tiny-imagenet", "folders train and val of it", FOLDERS, data_dir, origin)
     classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
-    files = {"train": _train(folder, classes), "test": _val(folder)}
+    files = {"train": _train(folder, classes), "test": _val(folder, classes)}
     listed = [path for of_part in files.values() for path in of_part]
     annotations = folder / "val" / ANNOTATIONS
     arrays = cached("tiny-imagenet", [annotations], lambda: _decoded(files, classes), listed=listed)
     test = select(arrays["test_images"], arrays["test_labels"], slice(None))
+    notes: tuple[str, ...] = ()
     if split == "mukhoti2020":
+        notes = (VAL_IS_TEST,)
         train, val = select(arrays["train_images"], arrays["train_labels"], slice(None)), test
     else:
         rows = split_rows(len(arrays["train_labels"]), split, seed)
         train, val = (select(arrays["train_images"], arrays["train_labels"], of) for of in rows)
-    names = _names(folder, classes)
-    return assemble("tiny-imagenet", train=train, val=val, test=test, class_names=names, mean=MEAN, std=STD)
+    return assemble(
+        "tiny-imagenet",
+        train=train,
+        val=val,
+        test=test,
+        class_names=_names(folder, classes),
+        mean=MEAN,
+        std=STD,
+        notes=notes,
+    )
 
 
 Labelled = dict[Path, str]
@@ -72,9 +86,10 @@ def _train(folder: Path, classes: Sequence[str]) -> Labelled:
     return found
 
 
-def _val(folder: Path) -> Labelled:
+def _val(folder: Path, classes: Sequence[str]) -> Labelled:
     """The images in the order of the annotations; each has one, and each annotation an image and a class."""
     path, images = folder / "val" / ANNOTATIONS, folder / "val" / "images"
+    known = set(classes)
     found: Labelled = {}
     for number, line in lines(path):
         name, *rest = line.split("\t")
@@ -82,7 +97,7 @@ def _val(folder: Path) -> Labelled:
             raise InputError(f"{path}: line {number}: expected a file and its class, divided by a tab, got {line!r}")
         if not (images / name).is_file():
             raise InputError(f"{path}: line {number}: there is no {images / name}")
-        if not (folder / "train" / rest[0]).is_dir():
+        if rest[0] not in known:
             raise InputError(f"{path}: line {number}: {rest[0]!r} is none of the classes of {folder / 'train'}")
         if images / name in found:
             raise InputError(f"{path}: line {number}: a second annotation of {name}")
@@ -108,14 +123,15 @@ def _names(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
 def _decoded(files: dict[str, Labelled], classes: Sequence[str]) -> dict[str, np.ndarray]:
     """``train_images`` (N, 3, 64, 64) uint8, ``train_labels`` (N,) int64, and so on: what the cache holds."""
     try:
-        import PIL.Image  # noqa: F401
+        from PIL import Image
     except ImportError:
         raise InputError("tiny-imagenet: needs pillow; install trueup[data]") from None
     index = {name: number for number, name in enumerate(classes)}
     arrays = {}
     for part, labelled in files.items():
         images = np.empty((len(labelled), 3, SIZE, SIZE), np.uint8)
-        with ThreadPoolExecutor(cores()) as pool:
+        with warnings.catch_warnings(), ThreadPoolExecutor(cores()) as pool:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # set here: the threads share the filters
             for i, pixels in enumerate(pool.map(_pixels, labelled, chunksize=100)):
                 images[i] = pixels
         arrays[f"{part}_images"] = images
@@ -132,5 +148,5 @@ def _pixels(path: Path) -> np.ndarray:
             if image.size != (SIZE, SIZE):
                 raise ValueError(f"expected {SIZE} x {SIZE} pixels, got {image.width} x {image.height}")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InputError(f"{path}: the image cannot be decoded ({error}); unpack the archive again") from None

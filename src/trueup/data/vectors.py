@@ -6,7 +6,6 @@ numbers, divided by spaces; a few words of the large files hold spaces themselve
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -87,10 +86,11 @@ def _files(folder: Path) -> list[Path]:
 def read_npz(path: Path, wanted: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """(table, known) with the wanted words at their numbers, from an .npz."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            numbers, words = file["vectors"], str(file["words"]).split("\n")
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: no word vectors; expected arrays vectors and words ({error})") from None
+        with open(path, "rb") as source, np.load(source, allow_pickle=False) as file:
+            numbers, words = np.asarray(file["vectors"]), str(file["words"]).split("\n")
+    except Exception as error:  # damaged archives fail in many ways
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{path}: no word vectors; expected arrays vectors and words ({reason})") from None
     if numbers.ndim != 2 or numbers.dtype.kind != "f" or len(numbers) != len(words):
         raise InputError(f"{path}: {len(words)} words for vectors of {numbers.dtype} {numbers.shape}")
     strange = np.flatnonzero(~np.isfinite(numbers).all(1))
@@ -104,52 +104,69 @@ def read_npz(path: Path, wanted: Mapping[str, int]) -> tuple[np.ndarray, np.ndar
 
 
 def read_text(path: Path, wanted: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The same from a text; every line is held to the width of the first, and only the wanted ones are read."""
+    """The same from a text; every line is held to the width of the first.
+
+    The numbers of the wanted lines alone are read, and those of the last one, where a file is cut off. That line needs
+    no newline, which many programs leave out: all of its numbers have to be there.
+    """
     table, known, width = np.empty(0), np.empty(0), 0
+    number, word, parts = 0, "", [""]
     for number, line in lines(path):
         if not width:
             width = line.count(" ")
             table, known = _empty(wanted, width)
         word, *parts = line.rsplit(" ", width)
-        if len(parts) != width or not word or not width or _ends_in_a_number(word):
+        if len(parts) != width or not word or not width or _holds_a_number(word):
             found = line.count(" ")
             raise InputError(f"{path}: line {number}: a word and {found} numbers, where line 1 has {width or 'none'}")
         if word not in wanted or known[wanted[word]]:
             continue
-        try:
-            vector = np.array(parts, np.float32)
-        except ValueError as error:
-            raise InputError(f"{path}: line {number}: the vector of {word!r}: {error}") from None
-        if not np.isfinite(vector).all():
-            raise InputError(f"{path}: line {number}: the vector of {word!r} is not finite")
-        table[wanted[word]], known[wanted[word]] = vector, True
+        table[wanted[word]], known[wanted[word]] = _vector(parts, word, path, number), True
     if not width:
         raise InputError(f"{path}: the file is empty")
+    _vector(parts, word, path, number)
     return table, known
+
+
+def _vector(parts: Sequence[str], word: str, path: Path, number: int) -> np.ndarray:
+    try:
+        vector = np.array(parts, np.float32)
+    except ValueError as error:
+        raise InputError(f"{path}: line {number}: the vector of {word!r}: {error}") from None
+    if not np.isfinite(vector).all():
+        raise InputError(f"{path}: line {number}: the vector of {word!r} is not finite")
+    return vector
 
 
 def _empty(wanted: Mapping[str, int], width: int) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((len(wanted) + 1, width), np.float32), np.zeros(len(wanted) + 1, bool)
 
 
-def _ends_in_a_number(word: str) -> bool:
-    """Whether what is left of a line holds a number beside the word: the line has too many."""
-    _, space, last = word.rpartition(" ")
+def _holds_a_number(word: str) -> bool:
+    """Whether what is left of a line has a number after its beginning: the line has too many, or is two torn into one.
+
+    The words with spaces of the large files, as ". . ." and "at name@domain.com", have none.
+    """
+    return any(map(_is_number, word.split(" ")[1:]))
+
+
+def _is_number(text: str) -> bool:
     try:
-        return bool(space) and float(last) is not None
+        float(text)
     except ValueError:
         return False
+    return True
 
 
-def unknown_tokens(tokens: np.ndarray, found: Vectors, vocabulary: Sequence[str]) -> str:
-    """How many tokens have no vector, in words, with the most frequent of them."""
+def unknown_tokens(tokens: np.ndarray, found: Vectors, vocabulary: Sequence[str]) -> tuple[str, ...]:
+    """A note of how many tokens have no vector, with the most frequent of them; none where all have one."""
     counts = np.bincount(tokens.ravel(), minlength=len(found.known))
     counts[0] = 0
     total, unknown = int(counts.sum()), np.where(found.known, 0, counts)
+    if not unknown.any():
+        return ()
     often = [vocabulary[int(i) - 1] for i in np.argsort(-unknown, kind="stable")[:5] if unknown[i]]
-    share = 100 * unknown.sum() / max(total, 1)
-    which = f", most often {', '.join(often)}" if often else ""
     return (
-        f"{unknown.sum()} of {total} tokens ({share:.1f} %) have no vector in {found.path.name} "
-        f"({found.table.shape[1]} wide) and are zero{which}"
+        f"{unknown.sum()} of {total} tokens ({100 * unknown.sum() / total:.1f} %) have no vector in {found.path.name} "
+        f"({found.table.shape[1]} wide) and are zero, most often {', '.join(often)}",
     )
