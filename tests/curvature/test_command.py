@@ -58,8 +58,33 @@ def test_the_net_is_the_one_that_was_trained(run):
 def test_for_people(run):
     done = inside(run.folder, "--samples", 10)
     assert done.exit_code == 0
-    for word in ("λ max", "trace", "exact", "cross-entropy", "10 val samples", "curvature.json"):
+    words = (
+        "λ max",
+        "trace",
+        "exact",
+        "cross-entropy",
+        "10 val samples",
+        "negative λ",
+        " met",
+        "curvature-val-10.json",
+    )
+    for word in words:
         assert word in re.sub(r"\s+", " ", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [(["--samples", 5], "curvature-val-5.json"), (["--split", "test"], "curvature-test.json"),
+     (["--split", "test", "--samples", 5], "curvature-test-5.json"), (["--samples", 1000], "curvature.json")],
+)  # fmt: skip
+def test_no_other_measurement_takes_the_place_of_that_of_val(run, arguments, file):
+    assert inside(run.folder).exit_code == 0
+    of_val = json.loads((run.folder / "curvature.json").read_text())
+    done = inside(run.folder, *arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads((run.folder / file).read_text()) == json.loads(done.stdout)
+    after = json.loads((run.folder / "curvature.json").read_text())
+    assert (after["split"], after["samples"]) == (of_val["split"], of_val["samples"]) == ("val", 30)
 
 
 @pytest.mark.parametrize(

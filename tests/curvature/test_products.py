@@ -139,6 +139,20 @@ class Anew:
 BAD = [
     (frozen(), CE, BATCH, "no parameters that require gradients"),
     (nan(), CE, BATCH, "parameter bias holds NaN"),
+    (nn.Linear(5, 4), CE, [*BATCH, (torch.full((3, 5), torch.nan), BATCH[0][1])], r"data: batch 1 .* holds NaN"),
+    (
+        nn.Linear(5, 4),
+        CE,
+        [(torch.zeros(3, 2), BATCH[0][1])],
+        r"model: it cannot take a batch of shape \(3, 2\) \(mat1",
+    ),
+    (
+        nn.Linear(5, 4),
+        nn.CrossEntropyLoss(),
+        [(torch.zeros(3, 5), torch.full((3,), 9))],
+        r"loss: it cannot take logits",
+    ),
+    (nn.Linear(5, 4), CE, [(torch.zeros(3, 5), torch.full((3,), 9))], r"labels: row 0 is 9"),
     (nn.Linear(5, 4), CE, [], "no samples"),
     (nn.Linear(5, 4), CE, iter(BATCH), "an iterator can be read once"),
     (nn.Linear(5, 4), CE, (x for x in BATCH), "an iterator can be read once"),

@@ -140,6 +140,44 @@ def test_bad_settings(arguments, says):
         HessianTrace(**arguments)
 
 
+def broken(net, fault):
+    """A linear layer or an MLP that cannot be trained against its trace."""
+    made = nn.Linear(5, 4) if net == "linear" else nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4))
+    if fault == "frozen":
+        return made.requires_grad_(False)
+    with torch.no_grad():
+        next(made.parameters())[0, 0] = torch.nan
+    return made
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("net", ["linear", "mlp"])
+def test_a_model_that_cannot_be_used_is_told(net, kind):
+    x, y = torch.randn(6, 5), torch.arange(6) % 4
+    penalty = HessianTrace(1.0, kind=kind)
+    with pytest.raises(InputError, match="model: it has no parameters that require gradients"):
+        penalty.penalty(broken(net, "frozen"), x, y)
+    with pytest.raises(InputError, match=r"model: its parameter (0\.)?weight holds NaN"):
+        penalty.penalty(broken(net, "nan"), x, y)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4))
+    with pytest.raises(InputError, match="the inputs hold NaN"):
+        penalty.penalty(model, x * torch.nan, y)
+    with torch.inference_mode(), pytest.raises(InputError, match="inference mode allows no derivatives"):
+        penalty.penalty(model, x, y)
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+def test_without_gradients_it_is_the_same_number(kind):
+    model, x, y = batch("mlp")
+    penalty, found = HessianTrace(1.0, kind=kind), []
+    for wanted in (True, False):
+        torch.manual_seed(4)
+        with torch.set_grad_enabled(wanted):
+            found.append(penalty.penalty(model, x, y))
+    assert [value.requires_grad for value in found] == [True, False]
+    assert float(found[0].detach()) == float(found[1])
+
+
 def test_a_step_against_the_trace_lowers_it():
     model, x, y = batch("relu-mlp")
     model.eval()

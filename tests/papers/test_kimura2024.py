@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +48,7 @@ def test_what_needs_no_network():
         ("PAC-Bayes remark", UNTESTED), ("Theorem 2", FAILS),
     ]  # fmt: skip
     assert "gamma 3: larger for p in (0.078, 0.562), negative below 0.057" in found[-1].evidence
+    assert all("the formula is not in our text" in finding.evidence for finding in found[3:])
 
 
 def test_figure_1_has_cross_entropy_at_gamma_0():
@@ -102,16 +104,68 @@ def test_verdicts_on_gamma_follow_the_numbers():
     rising, falling = list(range(1, 9)), list(range(8, 0, -1))
     u_shape = [0.05, 0.04, 0.03, 0.01, 0.02, 0.03, 0.04, 0.05]
     points = with_gammas("resnet18", falling, rising, falling, u_shape)
-    own, plain, cnn, vit, between = networks.gamma_findings(points, "cifar10")
-    assert [f.verdict for f in (own, plain, cnn, vit, between)] == [HOLDS, FAILS, HOLDS, UNTESTED, HOLDS]
-    assert "ResNet-18: 8, 7, 6, 5, 4, 3, 2, 1" in own.evidence
-    assert "1.00 % at gamma 3" in cnn.evidence
+    own, plain, cnn, vit, *between = networks.gamma_findings(points, "cifar10")
+    assert [f.verdict for f in (own, plain, cnn, vit, *between)] == [HOLDS, FAILS, HOLDS, UNTESTED, HOLDS, HOLDS]
+    assert "ResNet-18, holds: 8, 7, 6, 5, 4, 3, 2, 1" in own.evidence
+    assert "1.00 % at gamma 3, next 2.00 % at gamma 4" in cnn.evidence
     points = with_gammas("resnet18", falling, falling, falling, falling)
-    own, plain, cnn, vit, between = networks.gamma_findings(points, "cifar10")
-    assert [f.verdict for f in (own, plain, cnn, vit, between)] == [HOLDS, HOLDS, FAILS, UNTESTED, FAILS]
+    own, plain, cnn, vit, *between = networks.gamma_findings(points, "cifar10")
+    assert [f.verdict for f in (own, plain, cnn, vit, *between)] == [HOLDS, HOLDS, FAILS, UNTESTED, FAILS, FAILS]
     assert len(networks.gamma_sheet(points, "cifar10").rows) == 8
     assert networks.gamma_sheet(points, "cifar100") is None
     assert all(f.verdict == UNTESTED for f in networks.gamma_findings(points, "cifar100"))
+
+
+def near_3_or_4(eces):
+    """The finding on the least ECE of a ResNet-18 with these gammas."""
+    points = [point(Place("gamma", "resnet18", gamma=g), 1, 1, 1, ece) for g, ece in eces.items()]
+    return networks.gamma_findings(points, "cifar10")[2]
+
+
+@pytest.mark.parametrize(("best", "verdict"), [(1, FAILS), (2, HOLDS), (3, HOLDS), (5, HOLDS), (7, FAILS)])
+def test_near_is_measured_in_gamma_whatever_the_grid(best, verdict):
+    for gammas in ((0, 3, 10), (0, 1, 3, 7), (0, 1, 2, 3, 4, 5, 7, 10)):
+        assert near_3_or_4(dict.fromkeys(gammas, 0.05) | {best: 0.01}).verdict == verdict
+
+
+def test_a_net_without_the_claimed_gamma_is_not_judged():
+    found = near_3_or_4({0: 0.05, 1: 0.01, 10: 0.05})
+    assert found.verdict == UNTESTED
+    assert "ResNet-18, not tested: gamma 3 or 4 is not stored" in found.evidence
+
+
+def test_the_trace_of_figure_3_is_judged_of_both_losses_and_of_each_net():
+    def losses(own, plain):
+        made = point(Place("gamma", "mlp"), 1, 1, 1, 0.1).measured["losses"]
+        return {"losses": {
+            name: of | {"trace": of["trace"] | {"value": value}}
+            for (name, of), value in zip(made.items(), (own, plain), strict=True)
+        }}  # fmt: skip
+
+    def of_net(net, rows):
+        made = [(point(Place("gamma", net, gamma=g), 1, 1, 1, ece), own, plain) for g, own, plain, ece in rows]
+        return [replace(each, measured=losses(own, plain)) for each, own, plain in made]
+
+    points = of_net("resnet18", [(0, 9, 8, 0.03), (1, 7, 9, 0.01), (3, 5, 7, 0.05)])
+    points += of_net("mlp", [(0, 9, 9, 0.01), (1, 7, 8, 0.02), (3, 5, 7, 0.05)])
+    own, plain = networks.gamma_findings(points, "cifar10")[4:]
+    assert own.verdict == plain.verdict == FAILS
+    assert "ResNet-18, holds: least ECE at gamma 1, where the trace is 7 (9 at gamma 0, lowest 5" in own.evidence
+    assert "MLP, does not hold: least ECE at gamma 0, where the trace is 9 and not reduced" in own.evidence
+    assert "ResNet-18, does not hold: least ECE at gamma 1, where the trace is 9 (8 at gamma 0" in plain.evidence
+    assert "training loss" in own.claim
+    assert "cross-entropy" in plain.claim
+    without_0 = [each for each in points if each.place.gamma or each.place.net == "mlp"]
+    without_0 += of_net("resnet18", [(5, 3, 3, 0.1)])
+    assert "ResNet-18, not tested: gamma 0 is not stored" in networks.gamma_findings(without_0, "cifar10")[4].evidence
+
+
+def test_negative_curvature_is_told_and_no_ritz_value_shown():
+    points = with_gammas("resnet18", range(1, 9), range(1, 9), range(8), [0.1] * 8)
+    points[0].measured["losses"]["own"]["lowest"] = -1e-6  # rounding, of 1
+    sheet = networks.gamma_sheet(points, "cifar10")
+    assert "of the training loss in 7 of 8 runs, of cross-entropy in 8 of 8 runs" in sheet.note
+    assert not any("lowest" in column for column in sheet.columns)
 
 
 def test_verdicts_on_tau_leave_out_a_net_that_has_learnt_nothing():
@@ -139,7 +193,40 @@ def test_figures_of_what_is_there(tmp_path):
     assert [path.name for path in drawing.draw([], tmp_path)] == ["figure1.svg"]
 
 
+def test_tau_0_stands_at_one_place_and_a_collapsed_net_is_left_out():
+    taus = {0.01: (0.0, 1e-4, 1e-3), 0.001: (0.0, 1e-5, 1e-3)}
+    points = [point(Place("tau", "mlp", tau=tau, lr=lr), 1, 1, 1, 0.1) for lr, of in taus.items() for tau in of]
+    for panel in drawing.figure_4(points):
+        assert [float(x[0]) for x, _ in panel.lines.values()] == [-6, -6]
+    seeds = [
+        point(Place("digits", "mlp", tau=tau, seed=s), 1, 1, 1, 0.1, error=0.9 if tau == 0.1 else 0.02)
+        for tau in grid.DIGITS_TAUS for s in (0, 1)
+    ]  # fmt: skip
+    for panel in drawing.figure_of_digits(seeds):
+        assert "without τ = 0.1" in panel.x
+        assert all(x.max() < -1 for x, _ in panel.lines.values())
+
+
+def test_figure_3_is_joined_in_the_order_of_gamma():
+    points = with_gammas("resnet18", range(8), range(8), [5, 1, 7, 3, 2, 6, 4, 0], [0.1] * 8)
+    own, plain = drawing.figure_3(networks.by_net(points, "cifar10"))
+    assert own.labels[""] == plain.labels[""] == ["0", "1", "2", "3", "4", "5", "7", "10"]
+    assert own.lines[""][0].tolist() == [5, 1, 7, 3, 2, 6, 4, 0]
+    assert own.lines[""][1].tolist() == [10.0] * 8  # in %
+
+
 # ---------------------------------------------------------------------- runs
+
+
+def test_only_curvature_on_all_of_val_is_taken(tmp_path):
+    source = next(each for each in networks.stored_points(RESULTS) if each.place.figure == "digits")
+    folder = tmp_path / "kimura2024" / "runs" / source.name
+    shutil.copytree(source.run.folder, folder)
+    assert [each.name for each in networks.stored_points(tmp_path)] == [source.name]
+    for other in ({"split": "test"}, {"samples": 5}):
+        (folder / "curvature.json").write_text(json.dumps(source.measured | other))
+        assert networks.stored_points(tmp_path) == []
+        assert source.name in kimura2024.reproduce(tmp_path).missing
 
 
 def test_without_runs_all_is_missing_and_it_still_prints(tmp_path):

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from tests.papers.conftest import RESULTS
 from trueup.cli import app
+from trueup.inputs import InputError
 from trueup.papers import lossfunctions, page
 from trueup.papers.figures import Panel, ece_of_nets, save_panels, save_pictures
-from trueup.papers.page import PLACES
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Reproduction
+from trueup.papers.page import PLACES, write_page
+from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Reproduction
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reproduction.md"
@@ -28,10 +29,38 @@ def test_the_page_is_what_the_command_writes(reproductions):
     assert PAGE.read_text() == page(list(reproductions.values())), "run: trueup reproduce all --docs docs"
 
 
+def test_a_page_that_papers_share_is_not_written_of_one_alone(reproductions, tmp_path):
+    path = tmp_path / "reproduction.md"
+    path.write_text("as it was")
+    for paper, other in (("mukhoti2020", "lossfunctions"), ("lossfunctions", "mukhoti2020")):
+        with pytest.raises(InputError, match=f"the page is about {other} too; name all"):
+            write_page(path, [reproductions[paper]])
+        with pytest.raises(InputError, match=f"no page is about {paper} alone"):
+            write_page(tmp_path, [reproductions[paper]])
+    assert path.read_text() == "as it was"
+    assert write_page(path, [reproductions["mukhoti2020"], reproductions["lossfunctions"]]) == [path]
+    assert "## lossfunctions" in path.read_text()
+    assert set(reproductions) == set(PLACES)
+
+
+def test_our_own_questions_have_a_table_and_a_tally_of_their_own():
+    claims = [Finding("A claim.", "Table 1", verdict, "", "x") for verdict in (HOLDS, UNCLEAR)]
+    ours = Finding("A question.", "ours", FAILS, "", "y", ours=True)
+    made = Reproduction("paper", "title", (), (*claims, ours), (), (), gist=("It is so.",))
+    first, second = made.verdicts
+    assert first.note == "1 holds, 0 does not hold, 1 cannot be told, 0 not tested"
+    assert second.note == "0 holds, 1 does not hold, 0 not tested"
+    assert [row[1] for row in second.rows] == ["A question."]
+    assert made.markdown().startswith("## paper: title\n\n**What it comes to**\n\n- It is so.\n")
+    assert [claim["ours"] for claim in made.to_dict()["claims"]] == [False, False, True]
+    (alone,) = Reproduction("paper", "title", (), tuple(claims), (), ()).verdicts
+    assert alone.title == "paper: the claims"
+
+
 @pytest.mark.parametrize("paper", ["mukhoti2020", "lossfunctions"])
 def test_a_reproduction_ends_with_verdicts(reproductions, paper):
     found = reproductions[paper]
-    assert {finding.verdict for finding in found.findings} <= {HOLDS, FAILS, UNTESTED}
+    assert {finding.verdict for finding in found.findings} <= {HOLDS, FAILS, UNCLEAR, UNTESTED}
     told = " ".join(str(found).split())
     for finding in found.findings:
         assert f"{finding.verdict} {finding.claim}" in told
@@ -77,7 +106,8 @@ def test_the_claims_of_lossfunctions_can_turn():
     ("arguments", "says"),
     [
         (["nobody2020"], "unknown paper 'nobody2020'; known: mukhoti2020"),
-        (["mukhoti2020", "--results", "nowhere"], "authors.json: missing"),
+        (["mukhoti2020", "--results", "nowhere"], "nowhere: no such folder"),
+        (["mukhoti2020", "--results", "."], "authors.json: missing"),
         (["lossfunctions", "--results", "nowhere"], "nowhere: no such folder"),
         (["lossfunctions", "--authors"], "--authors: no network of lossfunctions is public"),
         (["all", "--authors"], "--store and --authors: name one paper"),
@@ -104,7 +134,7 @@ def test_a_changed_file_of_the_results_is_named(tmp_path):
     assert f"{path}: changed" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["reproduction.md", *sorted(set(PLACES.values()))])
+@pytest.mark.parametrize("name", sorted(set(PLACES.values())))
 def test_every_figure_of_a_page_is_there(reproductions, name):
     linked = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page(list(reproductions.values()), name))
     assert linked
@@ -131,6 +161,15 @@ def test_a_figure_that_cannot_be_drawn_is_said_and_not_linked(tmp_path):
     lines = Reproduction("paper", "title", (), (), (), (), figures=shown).markdown().splitlines()
     at = lines.index("**The figures**")
     assert lines[at + 2 : at + 7 : 2] == [shown[0][0], "![Figure 1: lines](figures/1.svg)", shown[1][0]]
+
+
+def test_points_are_drawn_below_the_lines(tmp_path):
+    pytest.importorskip("matplotlib")
+    line = (np.arange(3), np.arange(3))
+    panel = Panel("both", "x", "y", {"a line": line}, points={"label 0": line, "label 1": line})
+    assert panel.names == ("label 0", "label 1", "a line")
+    drawn = save_panels([panel], tmp_path / "points.svg").read_text()
+    assert drawn.count("PathCollection") >= 2
 
 
 def test_legends_stand_below_the_panels_once_where_all_are_alike(tmp_path):

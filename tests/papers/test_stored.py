@@ -1,6 +1,7 @@
 """Stored runs: their names, what is refused, and that a run can be kept, read and trained again."""
 
 import gzip
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -145,3 +146,15 @@ def test_a_folder_of_the_same_name_does_not_hide_the_results(tmp_path, monkeypat
     with pytest.raises(InputError, match="nope: no such folder"):
         papers.results_folder(Path("nope"))
     assert papers.results_folder(Path("nope"), new=True) == Path("nope")
+
+
+def test_a_curvature_of_other_samples_is_not_kept(tmp_path):
+    folder = shutil.copytree(
+        RESULTS / "kimura2024" / "runs" / "digits_mlp_cross-entropy_digits_seed0", tmp_path / "run"
+    )
+    store([folder], tmp_path / "good")
+    text = (folder / "curvature.json").read_text()
+    for changed in (text.replace('"val"', '"test"'), re.sub(r'"samples": \d+', '"samples": 5', text)):
+        (folder / "curvature.json").write_text(changed)
+        with pytest.raises(InputError, match=r"curvature.json: of \d+ samples of (test|val), where all of val is kept"):
+            store([folder], tmp_path / "other")

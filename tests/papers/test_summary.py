@@ -203,6 +203,6 @@ def test_a_stored_run_can_be_stored_again_and_elsewhere(best, images, tmp_path):
 
 def test_what_kimura2024_asks_of_a_run_is_the_same_with_and_without_its_predictions(images):
     whole, kept = images
-    (classes, gap), (again, stored) = kimura._confidence(whole), kimura._confidence(kept)
-    assert classes == again == 100
+    (samples, classes, gap), (*again, stored) = kimura._predicted(whole), kimura._predicted(kept)
+    assert [samples, classes] == again == [len(whole.val), 100]
     assert gap == pytest.approx(stored)

@@ -154,7 +154,7 @@ def curvature(
         found = curvature_of_run(folder, split=split, seed=seed, progress=progress, **options)
     show(found, finite(found.content), as_json)
     if not as_json:
-        typer.echo(f"{folder / 'curvature.json'} holds these numbers")
+        typer.echo(f"{found.file} holds these numbers")
 
 
 @app.command()

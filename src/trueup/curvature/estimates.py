@@ -29,7 +29,8 @@ class Eigenvalues(Estimate):
     vectors: Tensor
     """(k, P) of norm one."""
     lowest: float
-    """The least curvature met in any direction on the way: below 0, the surface certainly bends down somewhere."""
+    """The least curvature met in any direction on the way: below 0, the surface bends down somewhere. No estimate of
+    the smallest eigenvalue, which is at or below it: for that ask with ``which="smallest"``."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,27 @@ def curvature(
     weights = selected(model, parameters)
     at_once = None if vectors_at_once is None else count(vectors_at_once, "vectors_at_once")
     samples = Samples(data, loss, next(iter(weights.values())))
-    return matrix_of(Problem(model, weights, loss, samples, matrix == "fisher"), matrix, at_once)
+    problem = Problem(model, weights, loss, samples, matrix == "fisher")
+    _try_out(problem)
+    return matrix_of(problem, matrix, at_once)
+
+
+def _try_out(problem: Problem) -> None:
+    """One batch forward: what goes wrong there has nothing to do with derivatives, and is told as it is."""
+    inputs, labels, _ = next(iter(problem.samples))
+    fails = f"model: it cannot take a batch of shape {tuple(inputs.shape)}"
+    try:
+        with measuring(problem.model), torch.no_grad():
+            logits = problem.logits(problem.weights, inputs)
+            fails = f"loss: it cannot take logits of shape {tuple(logits.shape)} with labels of shape "
+            fails += f"{tuple(labels.shape)}"
+            problem.loss(logits, labels)
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, RuntimeError) and out_of_memory(error):
+            raise InputError("data: too little memory for one batch; pass smaller batches") from None
+        raise InputError(f"{fails} ({_first_line(error)})") from error
 
 
 def matrix_of(problem: Problem, matrix: str, vectors_at_once: int | None = None) -> Curvature:
@@ -234,9 +254,14 @@ class Samples:
         if self.reduction not in ("mean", "sum"):
             raise InputError(f"loss: its reduction is {self.reduction!r}; curvature needs 'mean' or 'sum'")
         self.mass, self.seen = 0.0, torch.zeros(3, dtype=torch.float64)
-        for inputs, labels in self._batches():
+        for i, (inputs, labels) in enumerate(self._batches()):
+            signature = _signature(inputs, labels)
+            if not bool(torch.isfinite(signature).all()):
+                raise InputError(
+                    f"data: batch {i} (counted from 0) holds NaN or infinite values; leave those samples out"
+                )
             self.mass += self._mass(labels)
-            self.seen += _signature(inputs, labels)
+            self.seen += signature
         self.many = int(self.seen[0])
         if not self.many:
             raise InputError("data: it holds no samples")

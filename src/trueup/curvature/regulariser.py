@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from trueup.curvature.products import evaluating
+from trueup.curvature.products import evaluating, selected
 from trueup.focal import bend_at, odds, slope_at
 from trueup.inputs import InputError, count
 from trueup.losses.base import reduced, usable
@@ -47,17 +47,35 @@ class HessianTrace(nn.Module):
         self.loss = CrossEntropy() if loss is None else loss
 
     def penalty(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-        """tau times the estimate for one batch, with a gradient in the model's parameters."""
-        with evaluating(model):
-            layer = only_layer(model)
-            if layer is not None and closed_form(self.loss):
-                return self.tau * linear_trace(layer, model(inputs), inputs, labels, self.loss)
-            estimate = hessian_form if self.kind == "hessian" else ggn_form
-            drawn = [estimate(model, self.loss, inputs, labels) for _ in range(self.probes)]
-        return self.tau * torch.stack(drawn).mean()
+        """tau times the estimate for one batch, with a gradient in the model's parameters; under no_grad without."""
+        if not any(p.requires_grad for p in model.parameters()):
+            raise InputError("model: it has no parameters that require gradients")
+        if torch.is_inference_mode_enabled():
+            raise InputError("penalty: inference mode allows no derivatives; call it outside, or under no_grad")
+        with evaluating(model), torch.enable_grad():
+            value = self.tau * self._estimate(model, inputs, labels)
+        if value.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere looking would cost a wait
+            _require_finite(value, model)
+        return value if torch.is_grad_enabled() else value.detach()
+
+    def _estimate(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        layer = only_layer(model)
+        if layer is not None and closed_form(self.loss):
+            return linear_trace(layer, model(inputs), inputs, labels, self.loss)
+        estimate = hessian_form if self.kind == "hessian" else ggn_form
+        return torch.stack([estimate(model, self.loss, inputs, labels) for _ in range(self.probes)]).mean()
 
     def extra_repr(self) -> str:
         return f"tau={self.tau:g}, kind={self.kind!r}, probes={self.probes}"
+
+
+def _require_finite(value: Tensor, model: nn.Module) -> None:
+    if not bool(torch.isfinite(value)):
+        selected(model)  # says which parameter is not finite
+        raise InputError(
+            "penalty: it is not finite; the inputs hold NaN or infinite values, the logits have overflown, or the loss "
+            "is not twice differentiable there"
+        )
 
 
 def hessian_form(model: nn.Module, loss: Any, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ class Panel:
     lines: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     stairs: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """A height that is NaN is left out; a histogram alone in its panel is filled."""
+    points: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Pale marks below the lines, a shape for each name."""
     marks: Sequence[float] = ()
     """Where a thin upright line stands: the epochs at which the learning rate falls."""
     limits: tuple[float, float] | None = None
@@ -39,10 +41,14 @@ class Panel:
     """Of y."""
     diagonal: bool = False
     """Whether a thin line shows where y is x."""
+    markers: bool = False
+    """Whether each point of a line is marked."""
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By the name of a line: a text beside each of its points. The line that joins them is thin."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.lines, *self.stairs)
+        return (*self.points, *self.lines, *self.stairs)
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,13 @@ def _draw_on(ax: Axes, panel: Panel) -> None:
 
     if panel.diagonal:
         ax.axline((0, 0), slope=1, color="0.5", linewidth=0.6)
-    for (colour, dash, _), (name, (x, y)) in zip(cycle(plots.LOOKS), panel.lines.items(), strict=False):
-        ax.plot(x, y, label=name, color=colour, linestyle=dash, linewidth=1)
+    for shape, (name, (x, y)) in zip(cycle(("o", "x", "^", "s")), panel.points.items(), strict=False):
+        ax.scatter(x, y, label=name, color="0.6", marker=shape, s=4, linewidths=0.5, zorder=0)
+    for (colour, dash, mark), (name, (x, y)) in zip(cycle(plots.LOOKS), panel.lines.items(), strict=False):
+        marked = {"marker": mark, "markersize": 3.5} if panel.markers else {}
+        ax.plot(x, y, label=name, color=colour, linestyle=dash, linewidth=0.5 if name in panel.labels else 1, **marked)
+        for text, *place in zip(panel.labels.get(name, ()), x, y, strict=False):
+            ax.annotate(text, tuple(place), (3, 3), textcoords="offset points", fontsize=6)
     alone = len(panel.stairs) == 1
     for (colour, dash, _), (name, (edges, heights)) in zip(cycle(plots.LOOKS), panel.stairs.items(), strict=False):
         face = {"fill": True, "facecolor": plots.PALE} if alone else {}

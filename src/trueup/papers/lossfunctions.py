@@ -27,6 +27,8 @@ from trueup.train import Recipe, Run, named
 TITLE = "how a model calibrates with different loss functions"
 MODELS = {"resnet18": "ResNet18", "vgg16-bn": "VGG16", "resnet50": "ResNet50"}
 CE, ENTROPY, L1, FOCAL = "cross-entropy", "cross-entropy+entropy:0.1", "cross-entropy+l1:0.05", "focal:3"
+HELPS = 0.2
+"""By how much of cross-entropy's ECE another has to be lower to count; a limit of ours, with one seed of each."""
 LOSSES = {CE: "cross-entropy", ENTROPY: "entropy penalty", L1: "L1 norm", FOCAL: "focal loss"}
 
 
@@ -107,7 +109,10 @@ def sheet(nets: Nets) -> Sheet:
                "over-conf.", "unrest", "ECE after (T)")  # fmt: skip
     note = (
         "In %; the falls are those of the learning rate. Over-conf.: mean confidence less accuracy at the end. "
-        "Unrest: the mean change of ECE from one epoch to the next in the last stage. The source prints no numbers."
+        "Unrest: the mean change of ECE from one epoch to the next in the last stage. The source prints no numbers and "
+        "names neither the weights of its penalties nor its training. Ours: entropy penalty 0.1, L1 norm of the logits "
+        "0.05, focal loss with gamma 3, one seed, VGG16 with batch norm, and the short recipe of mukhoti2020 (105 "
+        "epochs, the loss summed over batches of 128, the gradient clipped at 2)."
     )
     return Sheet("ECE on test over the training (Figure 1)", columns, tuple(rows), note)
 
@@ -120,10 +125,14 @@ def claims(nets: Nets) -> list[Finding]:
         needs: tuple[str, ...],
         models: tuple[str, ...],
         judge: Callable[[dict[str, Followed]], tuple[bool, str]],
+        *,
+        compared: bool = True,
     ) -> Finding:
         ready = [model for model in models if set(needs) <= set(nets[model])]
         told = {model: judge(nets[model]) for model in ready}
         evidence = "; ".join(f"{MODELS[model]}: {found}" for model, (_, found) in told.items())
+        if told and compared:
+            evidence += f"; it counts from {100 * HELPS:.0f} % less on, a limit of ours"
         lacking = [MODELS[model] for model in models if model not in ready]
         on = ", ".join(MODELS[model] for model in ready)
         if lacking:
@@ -133,11 +142,11 @@ def claims(nets: Nets) -> list[Finding]:
 
     every = tuple(MODELS)
     return [
-        judged("Cross-entropy is over-confident.", (CE,), every, _over_confident),
+        judged("Cross-entropy is over-confident.", (CE,), every, _over_confident, compared=False),
         judged("The entropy penalty does not mitigate over-confidence.", (CE, ENTROPY), every,
                lambda of: (not _better(of, ENTROPY)[0], _better(of, ENTROPY)[1])),
         judged("With the entropy penalty ECE fluctuates more than with the other losses on VGG16.",
-               tuple(LOSSES), ("vgg16-bn",), _restless),
+               tuple(LOSSES), ("vgg16-bn",), _restless, compared=False),
         judged("The L1 norm alleviates over-confidence on VGG16 and ResNet50.", (CE, L1), ("vgg16-bn", "resnet50"),
                lambda of: _better(of, L1)),
         judged("The L1 norm does not on ResNet18.", (CE, L1), ("resnet18",),
@@ -153,9 +162,9 @@ def _over_confident(of: dict[str, Followed]) -> tuple[bool, str]:
 
 
 def _better(of: dict[str, Followed], loss: str) -> tuple[bool, str]:
-    """A fifth less than cross-entropy's ECE counts as a help; seeds differ by less."""
+    """Whether ECE is lower than cross-entropy's by more than ``HELPS`` of it."""
     own, base = (of[name].figures.before["ece"] for name in (loss, CE))
-    return own < 0.8 * base, f"ECE {100 * own:.2f} % against {100 * base:.2f} %"
+    return own < (1 - HELPS) * base, f"ECE {100 * own:.2f} % against {100 * base:.2f} %"
 
 
 def _restless(of: dict[str, Followed]) -> tuple[bool, str]:

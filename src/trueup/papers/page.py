@@ -14,12 +14,13 @@ from trueup.inputs import InputError
 from trueup.papers.reproduction import Reproduction, Sheet
 from trueup.train.run import write_whole
 
+FIRST = "reproduction.md"
 PLACES = {
+    "mukhoti2020": FIRST, "lossfunctions": FIRST,
     "komisarenko2024": "focal-temperature.md", "charoenphakdee2021": "focal-temperature.md",
     "kimura2024": "curvature.md",
 }  # fmt: skip
-"""The page of a paper; the others are on the first one."""
-FIRST = "reproduction.md"
+"""The page of each paper; one that two share is written of both together."""
 
 _REPRODUCTION = """\
 # The papers' numbers beside ours
@@ -39,9 +40,15 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   first the authors' step (for images the loss summed over the batch, the gradient clipped at 2, learning rate 0.1; for
   texts the mean and no clipping), then the paper's nets, then its schedule. What else was trained is judged below the
   table. What is not run is said.
+- That one figure is lower than another is said only where they differ by more than twice the standard error of their
+  difference: over the seeds of each where there are several, or over test samples, whichever is larger. Else it cannot
+  be told. Over many networks the mean difference is judged so, by its standard error over them, and most of them and
+  their own intervals have to agree. Limits such as "within 1 point" are ours.
+- The paper's claims and our own questions have a table and a tally each.
 - Texts: 20 Newsgroups and SST have word vectors of 100 dimensions here (the code that the paper names for SST had 300),
-  and each run says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over the
-  trees of a batch. The epoch with the best accuracy on val is kept, as in the paper; the last one is scored beside it.
+  and each table says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over
+  the trees of a batch. The epoch with the best accuracy on val is kept, as in the paper; the last one is scored beside
+  it.
 - CIFAR-100: the authors' code normalises its test images with ImageNet's mean and deviation, those of train and val
   with CIFAR's. Our tables do as they did; a table of its own has both.
 - Our images and documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper does
@@ -146,7 +153,7 @@ class Answered(Reproduction):
 
 def page(found: Sequence[Reproduction], name: str = FIRST) -> str:
     """The page of that name, about those of these papers that have their place on it."""
-    own = [reproduction.markdown() for reproduction in found if PLACES.get(reproduction.paper, FIRST) == name]
+    own = [reproduction.markdown() for reproduction in found if PLACES[reproduction.paper] == name]
     return "\n".join([_INTRODUCTIONS[name], *own]).rstrip() + "\n"
 
 
@@ -160,10 +167,10 @@ def write_page(path: Path, found: Sequence[Reproduction]) -> list[Path]:
     written = []
     for name in _INTRODUCTIONS if path.is_dir() else [path.name]:
         missing = {paper for paper, place in PLACES.items() if place == name} - there
-        if missing or (name == FIRST and not there - set(PLACES)):
+        if missing:
             if path.is_dir():
                 continue
-            raise InputError(f"{path}: the page is about {', '.join(sorted(missing)) or 'other papers'} too; name all")
+            raise InputError(f"{path}: the page is about {', '.join(sorted(missing))} too; name all")
         written.append(path / name if path.is_dir() else path)
         write_whole(written[-1], page(found, name).encode())
     if not written:

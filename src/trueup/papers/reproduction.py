@@ -12,7 +12,14 @@ from rich.markup import escape
 
 from trueup import tables
 
-HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested"
+HOLDS, FAILS, UNCLEAR, UNTESTED = "holds", "does not hold", "cannot be told", "not tested"
+COLOURS = {HOLDS: "green", FAILS: "red", UNCLEAR: "cyan", UNTESTED: "yellow"}
+"""Every verdict; one that cannot be told was tested, and what was found is within its error."""
+
+
+def verdict(holds: bool | None) -> str:
+    """None: it cannot be told."""
+    return UNCLEAR if holds is None else HOLDS if holds else FAILS
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,13 @@ class Finding:
     evidence: str
     others: tuple[tuple[str, str, str], ...] = ()
     """(judged on, verdict, evidence) of what else there is to judge it on."""
+    ours: bool = False
+    """Whether it is a question of our own, and no claim of the paper."""
 
     def to_dict(self) -> dict[str, Any]:
         others = [{"on": on, "verdict": verdict, "evidence": evidence} for on, verdict, evidence in self.others]
         whole = {"claim": self.claim, "where": self.where, "verdict": self.verdict, "on": self.on}
-        return whole | {"evidence": self.evidence, "others": others}
+        return whole | {"evidence": self.evidence, "others": others, "ours": self.ours}
 
 
 @dataclass(frozen=True)
@@ -81,21 +90,32 @@ class Reproduction:
     """(a run and where it was made, the command that trains it again)."""
     figures: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     """(what it shows, its path from the page) of each; without a path it says why there is none."""
+    gist: tuple[str, ...] = field(default=(), kw_only=True)
+    """What it comes to, in a few sentences."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "paper": self.paper,
             "title": self.title,
+            "gist": list(self.gist),
             "networks": list(self.rows),
             "claims": [finding.to_dict() for finding in self.findings],
             "missing": list(self.missing),
         }
 
     @property
-    def verdicts(self) -> Sheet:
-        rows = tuple((f.verdict, f.claim, f.where, f.on, f.evidence) for f in self.findings)
-        tally = ", ".join(f"{sum(f.verdict == v for f in self.findings)} {v}" for v in (HOLDS, FAILS, UNTESTED))
-        return Sheet(f"{self.paper}: the claims", ("verdict", "claim", "where", "judged on", "evidence"), rows, tally)
+    def verdicts(self) -> list[Sheet]:
+        """The paper's claims, and our own questions where there are some; each with its tally."""
+        kinds = {"the paper's claims": False, "our own questions": True}
+        if not any(finding.ours for finding in self.findings):
+            kinds = {"the claims": False}
+        return [self._verdicts(title, [f for f in self.findings if f.ours == ours]) for title, ours in kinds.items()]
+
+    def _verdicts(self, title: str, findings: list[Finding]) -> Sheet:
+        rows = tuple((f.verdict, f.claim, f.where, f.on, f.evidence) for f in findings)
+        counts = Counter(f.verdict for f in findings)
+        tally = ", ".join(f"{counts[v]} {v}" for v in COLOURS if counts[v] or v != UNCLEAR)
+        return Sheet(f"{self.paper}: {title}", ("verdict", "claim", "where", "judged on", "evidence"), rows, tally)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for sheet in self.sheets:
@@ -104,12 +124,14 @@ class Reproduction:
             kinds = Counter(" ".join(name.split("_")[:2]) for name in self.missing)
             told = ", ".join(f"{kind} {many}" for kind, many in kinds.items())
             yield f"not run: {len(self.missing)} of the grid ({escape(told)}); --json names them\n"
-        for finding in self.findings:
-            colour = {HOLDS: "green", FAILS: "red", UNTESTED: "yellow"}[finding.verdict]
-            yield f"[bold {colour}]{finding.verdict}[/]  {escape(finding.claim)} ({escape(finding.where)})"
-            told = f"{finding.on}: {finding.evidence}" if finding.on else finding.evidence
-            yield f"    {escape(told)}"
-        yield f"\n{escape(self.verdicts.note)}"
+        for sheet in self.verdicts:
+            yield f"[bold]{escape(sheet.title)}[/]\n"
+            for found, claim, where, on, evidence in sheet.rows:
+                yield f"[bold {COLOURS[found]}]{found}[/]  {escape(claim)} ({escape(where)})"
+                yield f"    {escape(f'{on}: {evidence}' if on else evidence)}"
+            yield f"\n{escape(sheet.note)}\n"
+        for line in self.gist:
+            yield f"[bold]-[/] {escape(line)}"
 
     def __str__(self) -> str:
         return tables.text(self, width=120)
@@ -118,12 +140,15 @@ class Reproduction:
 
     def markdown(self) -> str:
         """A section of the page."""
-        parts = [f"## {self.paper}: {self.title}\n", *(sheet.markdown() for sheet in self.sheets)]
+        parts = [f"## {self.paper}: {self.title}\n"]
+        if self.gist:
+            parts.append("**What it comes to**\n\n" + "\n".join(f"- {line}" for line in self.gist) + "\n")
+        parts += [sheet.markdown() for sheet in self.sheets]
         if self.figures:
             parts.append("**The figures**\n")
         for told, path in self.figures:
             parts += [f"{told}\n", *([f"![{told.partition('. ')[0].rstrip('.')}]({path})\n"] if path else [])]
-        parts.append(self.verdicts.markdown())
+        parts += [sheet.markdown() for sheet in self.verdicts]
         told = [
             f"- {finding.claim} On {on}: {verdict}. {evidence}"
             for finding in self.findings

@@ -23,7 +23,7 @@ from typing import Any
 
 from trueup.inputs import InputError
 from trueup.metrics import error, nll, score_logits
-from trueup.papers.summary import FILE, VERSION, stored_summary, summarise
+from trueup.papers.summary import FILE, VERSION, has_predictions, stored_summary, summarise
 from trueup.train import RECIPES, Recipe, Run, folder_name, load_run, named
 from trueup.train.run import write_whole
 
@@ -209,6 +209,11 @@ def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
         optional = (*(BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
         names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ())]
         names += [name for name in optional if (source / name).is_file()]
+        for name in set(MEASURED) & set(names) if has_predictions(run) else ():
+            of = _read_json(source / name)
+            if (of.get("split"), of.get("samples")) != ("val", len(run.val)):
+                told = f"of {of.get('samples')} samples of {of.get('split')}"
+                raise InputError(f"{source / name}: {told}, where all of val is kept; measure the run again")
         lines = (source / "history.jsonl").read_bytes() if (source / "history.jsonl").is_file() else None
         if lines is not None:
             write_whole(target / "history.jsonl.gz", gzip.compress(lines, mtime=0))

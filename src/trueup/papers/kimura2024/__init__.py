@@ -23,6 +23,13 @@ TITLE = "does focal loss calibrate by lowering curvature?"
 FILES = (FILE,)
 """What a stored run of this paper has beside the usual; ``measure_run`` writes it."""
 FIGURES = "figures/curvature"
+CAPTION = ("gamma = 1 is cross-entropy", "no limit of the gradient for gamma below 1", "sure samples count less")
+UNSEEN = "Our text of the paper has no formulas; this is what abstract and captions say of them."
+THEORY = ("Lemma 1", "a corollary on predictions", "Theorem 1", "a corollary on weights", "the PAC-Bayes remark",
+          "Theorem 2")  # fmt: skip
+PENALTY = ("a smaller trace on CIFAR-10", "a smaller trace on digits", "a smaller ECE on CIFAR-10",
+           "a smaller ECE on digits")  # fmt: skip
+"""The claims in a few words, in the order of their findings."""
 
 
 def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float], None] | None = None) -> Answered:
@@ -65,28 +72,44 @@ def _answers(
     of_gamma_sheets = [networks.gamma_sheet(points, data) for data in networks.DATASETS]
     of_tau_sheets = [networks.tau_sheet(points), networks.digits_sheet(points)]
     return (
-        Answer("Does Figure 1 say what it shows?", _told(analysis[:3]), (theory.figure_1(),), shown("figure1")),
-        Answer("Does the theory hold?", _told(analysis[3:])),
         Answer(
-            "Does more gamma mean less curvature, and that less ECE?", _told(of_gamma),
+            "Does Figure 1 say what it shows?", _told(analysis[:3], CAPTION), (theory.figure_1(),), shown("figure1")
+        ),
+        Answer("Does the theory hold?", f"{UNSEEN} {_told(analysis[3:], THEORY)}"),
+        Answer(
+            "Does more gamma mean less curvature, and that less ECE?", _counted(of_gamma),
             tuple(sheet for sheet in of_gamma_sheets if sheet),
             shown(*(f"figure{number}-{data}" for data in networks.DATASETS for number in (2, 3))),
         ),
         Answer(
-            "Does a penalty on the trace calibrate?", _told(of_tau), tuple(sheet for sheet in of_tau_sheets if sheet),
-            shown("figure4", "digits"),
+            "Does a penalty on the trace calibrate?", "With a larger tau. " + _told(of_tau, PENALTY),
+            tuple(sheet for sheet in of_tau_sheets if sheet), shown("figure4", "digits"),
         ),
     )  # fmt: skip
 
 
-def _told(findings: list[Finding]) -> str:
-    """Every claim under its verdict."""
+def _told(findings: list[Finding], names: tuple[str, ...]) -> str:
+    """Every claim in a few words under its verdict."""
     parts = []
     for verdict in (HOLDS, FAILS, UNTESTED):
-        claims = [finding.claim.rstrip(".") for finding in findings if finding.verdict == verdict]
-        if claims:
-            parts.append(f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(claims)}.")
+        own = [name for finding, name in zip(findings, names, strict=True) if finding.verdict == verdict]
+        if own:
+            parts.append(f"{verdict[0].upper()}{verdict[1:]}: {', '.join(own)}.")
     return " ".join(parts)
+
+
+def _counted(findings: list[Finding]) -> str:
+    """Of each data set, how many claims hold."""
+    parts = []
+    for data in networks.DATASETS.values():
+        verdicts = [finding.verdict for finding in findings if finding.claim.startswith(f"{data}:")]
+        tested = [verdict for verdict in verdicts if verdict != UNTESTED]
+        if tested:
+            all_nets = f"{tested.count(HOLDS) or 'none'} of {len(tested)} tested claims"
+            parts.append(f"{data}: {all_nets} {'hold' if tested.count(HOLDS) > 1 else 'holds'} of every net.")
+        else:
+            parts.append(f"{data}: not tested.")
+    return " ".join([*parts, "The evidence below says it of each net."])
 
 
 def _notes(points: list[networks.Point]) -> tuple[str, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from trueup.papers.figures import Panel, save_panels
-from trueup.papers.kimura2024.networks import DATASETS, MEASURES, TITLES, Point, by_net, by_rate, by_tau
+from trueup.papers.kimura2024.networks import DATASETS, LOSSES, MEASURES, TITLES, Nets, Point, by_net, by_rate, by_tau
 from trueup.papers.kimura2024.theory import SHOWN_GAMMAS, loss_and_slope
 
 Line = tuple[np.ndarray, np.ndarray]
@@ -19,7 +19,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     """Figure 1; Figures 2 to 4 and that of digits where there are runs for them."""
     drawn = [save_panels(figure_1(), folder / "figure1.svg")]
     for name, panels in figures(points).items():
-        drawn.append(save_panels(panels, folder / f"{name}.svg"))
+        drawn.append(save_panels(panels, folder / f"{name}.svg", 2 if name.startswith("figure3") else 3))
     return drawn
 
 
@@ -50,58 +50,65 @@ def figure_1() -> list[Panel]:
     ]  # fmt: skip
 
 
-def figure_2(nets: dict[str, dict[float, Point]]) -> list[Panel]:
-    def lines(value) -> dict[str, Line]:
+def figure_2(nets: Nets) -> list[Panel]:
+    def lines(value: Callable[[Point], float]) -> dict[str, Line]:
         return {
             TITLES[net]: (np.array(list(of)), np.array([value(point) for point in of.values()]))
             for net, of in nets.items()
         }
 
-    return [
-        Panel("training loss", "γ", "λ max on val", lines(lambda point: point.own["lambda_max"]["value"])),
-        Panel("cross-entropy", "γ", "λ max on val", lines(lambda point: point.plain["lambda_max"]["value"])),
-        Panel("calibration", "γ", "ECE on test", lines(lambda point: point.on_test("ece"))),
+    curved = [
+        Panel(_short(loss), "γ", "λ max on val", lines(lambda p, of=of: of(p)["lambda_max"]["value"]), markers=True)
+        for loss, of in LOSSES.items()
     ]
+    return [*curved, Panel("calibration", "γ", "ECE on test in %", lines(MEASURES["ECE"]), markers=True)]
 
 
-def figure_3(nets: dict[str, dict[float, Point]]) -> list[Panel]:
+def _short(loss: str) -> str:
+    return loss.partition(" at ")[0]
+
+
+def figure_3(nets: Nets) -> list[Panel]:
+    """A row for each net: its points are joined in the order of gamma, which stands beside each."""
     panels = []
-    for title in ("training loss", "cross-entropy"):
-        lines = {}
-        for net, of in nets.items():
-            both = [(point.own if title == "training loss" else point.plain, point) for point in of.values()]
-            pairs = sorted((losses["trace"]["value"], point.on_test("ece")) for losses, point in both)
-            x, y = np.array(pairs).T
-            lines[TITLES[net]] = (x, y)
-        panels.append(Panel(title, "trace on val", "ECE on test", lines))
+    for net, of in nets.items():
+        for loss, measured in LOSSES.items():
+            traces = np.array([measured(point)["trace"]["value"] for point in of.values()])
+            line = (traces, np.array([MEASURES["ECE"](point) for point in of.values()]))
+            title, texts = f"{TITLES[net]}, {_short(loss)}", {"": [f"{gamma:g}" for gamma in of]}
+            x = "trace on val (at each point: γ)"
+            panels.append(Panel(title, x, "ECE on test in %", {"": line}, markers=True, labels=texts))
     return panels
 
 
 def figure_4(points: Sequence[Point]) -> list[Panel]:
-    rates = by_rate(points)
-    lines: dict[str, dict[str, Line]] = {what: {} for what in ("trace", "ECE", "error")}
-    for lr, of in rates.items():
-        for what, found in lines.items():
-            found[f"lr {lr:g}"] = (_shown(list(of)), np.array([MEASURES[what](point) for point in of.values()]))
-    return _against_tau(lines)
+    return _against_tau({f"lr {lr:g}": of for lr, of in by_rate(points).items()})
 
 
 def figure_of_digits(points: Sequence[Point]) -> list[Panel]:
     taus = by_tau(points)
-    lines: dict[str, dict[str, Line]] = {what: {} for what in ("trace", "ECE", "error")}
-    for what, found in lines.items():
-        for i in range(max(map(len, taus.values()))):
-            of = {tau: runs[i] for tau, runs in taus.items() if i < len(runs)}
-            found[f"seed {i}"] = (_shown(list(of)), np.array([MEASURES[what](point) for point in of.values()]))
-    return _against_tau(lines)
+    seeds = range(max(map(len, taus.values())))
+    return _against_tau({f"seed {i}": {tau: runs[i] for tau, runs in taus.items() if i < len(runs)} for i in seeds})
 
 
-def _shown(taus: list[float]) -> np.ndarray:
-    """log10 of tau; 0 stands one power of ten below the least."""
-    least = min(tau for tau in taus if tau)
-    return np.log10([tau or least / 10 for tau in taus])
-
-
-def _against_tau(lines: dict[str, dict[str, Line]]) -> list[Panel]:
+def _against_tau(series: dict[str, dict[float, Point]]) -> list[Panel]:
+    """A net that has collapsed to a constant is left out: its ECE is small without merit, its error dwarfs the rest."""
+    left_out = {tau for of in series.values() for tau, point in of.items() if not point.learnt}
+    kept = {name: {tau: of[tau] for tau in of if tau not in left_out} for name, of in series.items()}
+    least = min((tau for of in kept.values() for tau in of if tau), default=1.0)
     units = {"trace": "trace on val", "ECE": "ECE on test in %", "error": "error on test in %"}
-    return [Panel(what, "log10 τ (left: τ = 0)", units[what], found) for what, found in lines.items()]
+    without = f"; without τ = {', '.join(f'{tau:g}' for tau in sorted(left_out))}" if left_out else ""
+    label = f"log10 τ (left: τ = 0{without})"
+    panels = []
+    for what, unit in units.items():
+        lines = {
+            name: (_shown(list(of), least), np.array([MEASURES[what](point) for point in of.values()]))
+            for name, of in kept.items()
+        }
+        panels.append(Panel(what, label, unit, lines, markers=True))
+    return panels
+
+
+def _shown(taus: list[float], least: float) -> np.ndarray:
+    """log10 of tau; 0 stands one power of ten below the least of all lines."""
+    return np.log10([tau or least / 10 for tau in taus])

@@ -29,6 +29,9 @@ from trueup.train.loop import chosen_device
 from trueup.train.run import where, write_whole
 
 FILE = "curvature.json"
+"""All samples of val. What else is measured has a file of its own: see ``file_of``."""
+ROUNDING = 1e-5
+"""As a share of λ max: what is nearer to 0 counts as rounding. float32 has seven digits; two are left to spare."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,23 @@ class RunCurvature:
 
     run: Run
     content: dict[str, Any]
-    """What curvature.json holds."""
+    """What its file holds."""
+    file: Path
+    """curvature.json, or the name of ``file_of``."""
 
     def __rich__(self) -> Any:
         recipe, content = self.run.recipe, self.content
         title = f"{recipe.data}, {recipe.model}, {recipe.loss}, seed {recipe.seed}: Hessian on {content['samples']} "
         shown = tables.table(
-            title + f"{content['split']} samples", "loss", "λ max", "±", "lowest λ", "trace", "±", "products"
+            title + f"{content['split']} samples", "loss", "λ max", "±", "trace", "±", "products", "negative λ"
         )
         for name, of in content["losses"].items():
             top, whole = of["lambda_max"], of["trace"]
             marks = ["" if part["converged"] else " (not converged)" for part in (top, whole)]
             shown.add_row(
-                name, f"{top['value']:.5g}{marks[0]}", f"{top['residual']:.1g}", f"{of['lowest']:.3g}",
+                name, f"{top['value']:.5g}{marks[0]}", f"{top['residual']:.1g}",
                 f"{whole['value']:.5g}{marks[1]}", f"{whole['stderr']:.1g}" if whole["stderr"] else "exact",
-                str(top["products"] + whole["products"]),
+                str(top["products"] + whole["products"]), "met" if bends_down(of) else "not met",
             )  # fmt: skip
         return shown
 
@@ -69,7 +74,7 @@ def curvature_of_run(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> RunCurvature:
-    """Measures a run and writes curvature.json into its folder: for its training loss, and for cross-entropy."""
+    """Measures a run for its training loss and for cross-entropy, and writes what ``file_of`` names into its folder."""
     run = load_run(folder)
     model, batches = stored_net(run, split, samples, count(batch, "batch"), device, data_dir)
     measured = measured_losses(run.recipe)
@@ -90,13 +95,31 @@ def curvature_of_run(
             "lowest": top.lowest,
             "trace": asdict(whole) | {"seconds": time.perf_counter() - between},
         }
+    used = sum(len(labels) for _, labels in batches)
     content = {
-        "split": split, "samples": sum(len(labels) for _, labels in batches), "digest": run.recipe.digest,
+        "split": split, "samples": used, "digest": run.recipe.digest,
         "matrix": "hessian", "seed": seed, "date": datetime.now(UTC).isoformat(timespec="seconds"), "losses": found,
         **where(device),
     }  # fmt: skip
-    write_whole(Path(folder) / FILE, json.dumps(finite(content), indent=1).encode() + b"\n")
-    return RunCurvature(run, content)
+    file = Path(folder) / file_of(split, None if samples is None or used < samples else used)
+    write_whole(file, json.dumps(finite(content), indent=1).encode() + b"\n")
+    return RunCurvature(run, content, file)
+
+
+def file_of(split: str, samples: int | None) -> str:
+    """The name of a measurement: that of val stands for the run, and no other may take its place.
+
+    >>> file_of("val", None), file_of("test", None), file_of("val", 5)
+    ('curvature.json', 'curvature-test.json', 'curvature-val-5.json')
+    """
+    if split == "val" and samples is None:
+        return FILE
+    return f"curvature-{split}.json" if samples is None else f"curvature-{split}-{samples}.json"
+
+
+def bends_down(of: dict[str, Any]) -> bool:
+    """Whether negative curvature was met on the way to λ max. Where it was not, there may be some all the same."""
+    return of["lowest"] < -ROUNDING * of["lambda_max"]["value"]
 
 
 def measured_losses(recipe: Recipe) -> dict[str, nn.Module]:

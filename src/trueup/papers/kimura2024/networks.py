@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from trueup.audit import finite
 from trueup.metrics import overconfidence, score_logits
 from trueup.papers.kimura2024.grid import CE, Place, places
-from trueup.papers.kimura2024.measure import FILE
+from trueup.papers.kimura2024.measure import FILE, bends_down
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
 from trueup.papers.stored import command_of, load_runs
 from trueup.papers.summary import has_predictions, summary_of
@@ -68,24 +68,26 @@ class Point:
 
 
 def stored_points(results: Path) -> list[Point]:
-    """The runs of the grid that are stored with their curvature."""
+    """The runs of the grid that are stored with their curvature on all samples of val."""
     folder = results / "kimura2024"
     runs = load_runs(folder, tables=True) if folder.is_dir() else {}
     found = []
     for name, (place, _) in places().items():
         if name in runs and (runs[name].folder / FILE).is_file():
             measured = json.loads((runs[name].folder / FILE).read_text())
-            found.append(Point(name, place, runs[name], measured, *_confidence(runs[name])))
+            samples, classes, gap = _predicted(runs[name])
+            if (measured["split"], measured["samples"]) == ("val", samples):
+                found.append(Point(name, place, runs[name], measured, classes, gap))
     return found
 
 
-def _confidence(run: Run) -> tuple[int, float]:
-    """The number of classes, and the mean confidence less accuracy on test."""
+def _predicted(run: Run) -> tuple[int, int, float]:
+    """The samples of val, the number of classes, and the mean confidence less accuracy on test."""
     if has_predictions(run):
         gap = overconfidence(score_logits(run.test.logits, run.test.labels))
-        return run.test.classes, gap
+        return len(run.val), run.test.classes, gap
     summary = summary_of(run)
-    return summary.classes, summary.figures.before["overconfidence"]
+    return summary.figures.n_val, summary.classes, summary.figures.before["overconfidence"]
 
 
 # ---------------------------------------------------------------------- Figures 2 and 3
@@ -101,7 +103,7 @@ def by_net(points: Sequence[Point], data: str) -> dict[str, dict[float, Point]]:
 
 
 def gamma_sheet(points: Sequence[Point], data: str) -> Sheet | None:
-    rows = []
+    rows, used = [], []
     for net, of in by_net(points, data).items():
         for gamma, point in of.items():
             own, plain = point.own, point.plain
@@ -109,16 +111,24 @@ def gamma_sheet(points: Sequence[Point], data: str) -> Sheet | None:
             rows.append((
                 TITLES[net], f"{gamma:g}", f"{100 * point.on_test('error'):.2f}", f"{100 * point.on_test('ece'):.2f}",
                 f"{100 * point.overconfidence:+.2f}", *(_number(of_loss["lambda_max"]) for of_loss in (own, plain)),
-                *(_number(of_loss["trace"]) for of_loss in (own, plain)), f"{own['lowest']:.2g}",
-                " + ".join(seconds),
+                *(_number(of_loss["trace"]) for of_loss in (own, plain)), " + ".join(seconds),
             ))  # fmt: skip
+            used.append(point)
     columns = ("net", "gamma", "error", "ECE", "over-conf.", "λ max, focal", "λ max, CE", "trace, focal", "trace, CE",
-               "lowest λ met", "seconds")  # fmt: skip
+               "seconds")  # fmt: skip
     note = "Error, ECE and over-confidence (mean confidence less accuracy) on test in %; curvature on val, of the "
-    note += "training loss and of cross-entropy at the same weights. A trace without ± is exact. "
-    note += "Seconds: λ max + trace of the training loss, on the machine of the run, where others ran beside it."
+    note += "training loss and of cross-entropy at the same weights. A trace without ± is exact. One seed. "
+    note += "Seconds: λ max + trace of the training loss, on the machine of the run, where others ran beside it. "
+    note += _negative({"the training loss": [p.own for p in used], "cross-entropy": [p.plain for p in used]})
     title = f"Curvature and calibration against gamma, {DATASETS[data]} (Figures 2 and 3)"
     return Sheet(title, columns, tuple(rows), note) if rows else None
+
+
+def _negative(measured: dict[str, list[dict[str, Any]]]) -> str:
+    """What is known of negative curvature: that it was met. How deep it goes takes a measurement of its own."""
+    told = (f"of {loss} in {sum(map(bends_down, each))} of {len(each)} runs" for loss, each in measured.items())
+    met = f"Negative curvature beyond rounding was met on the way to λ max {', '.join(told)}"
+    return f"{met}; the lowest eigenvalue was not sought."
 
 
 def _number(of: dict[str, Any]) -> str:
@@ -127,65 +137,87 @@ def _number(of: dict[str, Any]) -> str:
     return text if of["converged"] else f"{text} (not converged)"
 
 
+LOSSES: dict[str, Callable[[Point], dict[str, Any]]] = {
+    "training loss": lambda point: point.own,
+    "cross-entropy at the same weights": lambda point: point.plain,
+}
+"""Whose Hessian it is."""
+Nets = dict[str, dict[float, Point]]
+"""Net -> gamma -> run."""
+
+
 def gamma_findings(points: Sequence[Point], data: str) -> list[Finding]:
     """On one data set."""
     nets = {net: of for net, of in by_net(points, data).items() if len(of) > 2}
     found = [
-        _falls(nets, "training loss", lambda point: point.own["lambda_max"]["value"]),
-        _falls(nets, "cross-entropy at the same weights", lambda point: point.plain["lambda_max"]["value"]),
+        *(_falls(nets, loss) for loss in LOSSES),
         _minimum(nets, ("mlp", "resnet18", "vgg16-bn"), (3, 4), "ECE is least near gamma = 3 or 4 (all but the ViT)."),
         _minimum(nets, ("vit-tiny",), (10,), "ECE is least near gamma = 10 for the ViT."),
-        _between(nets),
+        *(_between(nets, loss) for loss in LOSSES),
     ]
     return [replace(finding, claim=f"{DATASETS[data]}: {finding.claim}") for finding in found]
 
 
-def _falls(nets: dict[str, dict[float, Point]], title: str, value: Callable[[Point], float]) -> Finding:
-    told, right = [], True
+def _of_nets(claim: str, where: str, nets: Nets, judged: Callable[[dict[float, Point]], tuple[bool, str] | str]):
+    """It holds where it holds of every net that can be judged; the evidence says it of each. ``judged`` gives whether,
+    and what was seen; or why nothing can be said."""
+    told, right = [], []
     for net, of in nets.items():
-        values = [value(point) for point in of.values()]
-        right &= all(a > b for a, b in pairwise(values))
-        told.append(f"{TITLES[net]}: " + ", ".join(f"{v:.3g}" for v in values))
-    return Finding(
-        f"λ max of the Hessian on val falls monotonically with gamma: of the {title}.", "Figure 2, Theorem 2",
-        (HOLDS if right else FAILS) if nets else UNTESTED, _gammas(nets), "; ".join(told) or "no run is stored",
-    )  # fmt: skip
+        found = judged(of)
+        if isinstance(found, str):
+            told.append(f"{TITLES[net]}, {UNTESTED}: {found}")
+        else:
+            right.append(found[0])
+            told.append(f"{TITLES[net]}, {HOLDS if found[0] else FAILS}: {found[1]}")
+    verdict = (HOLDS if all(right) else FAILS) if right else UNTESTED
+    return Finding(claim, where, verdict, _gammas(nets), "; ".join(told) or "no run is stored")
 
 
-def _gammas(nets: dict[str, dict[float, Point]]) -> str:
+def _gammas(nets: Nets) -> str:
     return "; ".join(f"{TITLES[net]}, gamma {', '.join(f'{g:g}' for g in of)}" for net, of in nets.items())
 
 
-def _minimum(nets: dict[str, dict[float, Point]], wanted: tuple[str, ...], at: tuple[int, ...], claim: str) -> Finding:
-    """Within one step of the grid on either side counts as near."""
-    ready = {net: nets[net] for net in wanted if net in nets}
-    told, right = [], True
-    for net, of in ready.items():
-        gammas = list(of)
-        best = min(gammas, key=lambda gamma: of[gamma].on_test("ece"))
-        steps = [abs(gammas.index(best) - gammas.index(gamma)) for gamma in at if gamma in gammas]
-        right &= min(steps, default=1) <= 1
-        told.append(f"{TITLES[net]}: {100 * of[best].on_test('ece'):.2f} % at gamma {best:g}")
-    return Finding(
-        claim, "Figure 2", (HOLDS if right else FAILS) if ready else UNTESTED, ", ".join(TITLES[n] for n in ready),
-        "; ".join(told) or "no run is stored",
-    )  # fmt: skip
+def _falls(nets: Nets, loss: str) -> Finding:
+    def judged(of: dict[float, Point]) -> tuple[bool, str]:
+        values = [LOSSES[loss](point)["lambda_max"]["value"] for point in of.values()]
+        return all(a > b for a, b in pairwise(values)), ", ".join(f"{v:.3g}" for v in values)
+
+    claim = f"λ max of the Hessian on val falls monotonically with gamma: of the {loss}."
+    return _of_nets(claim, "Figure 2, Theorem 2", nets, judged)
 
 
-def _between(nets: dict[str, dict[float, Point]]) -> Finding:
-    """ECE against trace is lowest where the trace is below that of gamma = 0, and not at its lowest."""
-    told, right = [], True
-    for net, of in nets.items():
-        ordered = sorted(of.values(), key=lambda point: point.own["trace"]["value"])
-        best = min(range(len(ordered)), key=lambda i: ordered[i].on_test("ece"))
-        plain = ordered.index(of[0]) if 0 in of else len(ordered) - 1
-        right &= 0 < best < plain
-        gamma, value = ordered[best].place.gamma, ordered[best].own["trace"]["value"]
-        told.append(f"{TITLES[net]}: at the {best + 1}. of {len(ordered)} by trace ({value:.3g}, gamma {gamma:g})")
-    return Finding(
-        "ECE is least where the trace is reduced to some extent, but not at its lowest.", "Figure 3",
-        (HOLDS if right else FAILS) if nets else UNTESTED, _gammas(nets), "; ".join(told) or "no run is stored",
-    )  # fmt: skip
+def _minimum(nets: Nets, wanted: tuple[str, ...], at: tuple[int, ...], claim: str) -> Finding:
+    """A gamma of one more or less counts as near."""
+
+    def judged(of: dict[float, Point]) -> tuple[bool, str] | str:
+        if not any(gamma in of for gamma in at):
+            return f"gamma {' or '.join(map(str, at))} is not stored"
+        best, second = sorted(of, key=lambda gamma: of[gamma].on_test("ece"))[:2]
+        told = [f"{100 * of[gamma].on_test('ece'):.2f} % at gamma {gamma:g}" for gamma in (best, second)]
+        return min(abs(best - gamma) for gamma in at) <= 1, f"{told[0]}, next {told[1]}"
+
+    return _of_nets(claim, "Figure 2", {net: nets[net] for net in wanted if net in nets}, judged)
+
+
+def _between(nets: Nets, loss: str) -> Finding:
+    """ECE is least where the trace is below that of gamma = 0, and not at its lowest."""
+
+    def judged(of: dict[float, Point]) -> tuple[bool, str] | str:
+        if 0 not in of:
+            return "gamma 0 is not stored, from which the trace would be reduced"
+        traces = {gamma: LOSSES[loss](point)["trace"]["value"] for gamma, point in of.items()}
+        best = min(of, key=lambda gamma: of[gamma].on_test("ece"))
+        low = min(traces, key=lambda gamma: traces[gamma])
+        told = f"least ECE at gamma {best:g}, where the trace is {traces[best]:.4g}"
+        if best:
+            told += f" ({traces[0]:.4g} at gamma 0"
+            told += f", lowest {traces[low]:.4g} at gamma {low:g})" if low != best else ", and nowhere lower)"
+        else:
+            told += " and not reduced"
+        return traces[low] < traces[best] < traces[0], told
+
+    claim = f"ECE is least where the trace is reduced to some extent, but not at its lowest: that of the {loss}."
+    return _of_nets(claim, "Figure 3", nets, judged)
 
 
 # ---------------------------------------------------------------------- Figure 4, and the same on digits
@@ -228,7 +260,9 @@ def tau_sheet(points: Sequence[Point]) -> Sheet | None:
     note = (
         "Error, ECE and over-confidence (mean confidence less accuracy) on test in %; trace and λ max of cross-entropy "
     )
-    note += "on val. One seed."
+    note += "on val. One seed. " + _negative({
+        "cross-entropy": [point.plain for of in by_rate(points).values() for point in of.values()]
+    })  # fmt: skip
     title = "A penalty on the trace: MLP with 100 hidden units, CIFAR-10 (Figure 4)"
     return Sheet(title, ("learning rate", "tau", *MEASURES), tuple(rows), note) if rows else None
 
@@ -242,7 +276,12 @@ def digits_sheet(points: Sequence[Point]) -> Sheet | None:
             *(f"{v.mean():.3g}" + (f" ± {v.std(ddof=1):.1g}" if len(v) > 1 else "") for v in values),
         ))  # fmt: skip
     note = "Mean ± standard deviation over the seeds. Error, ECE and over-confidence on test in %; trace and λ max of "
-    note += "cross-entropy on val."
+    note += "cross-entropy on val. "
+    note += _negative({"cross-entropy": [point.plain for of in by_tau(points).values() for point in of]})
+    collapsed = [f"{tau:g}" for tau, of in by_tau(points).items() if not all(point.learnt for point in of)]
+    if collapsed:
+        note += f" At tau {', '.join(collapsed)} a net has collapsed to a constant: its ECE is small without merit, "
+        note += "and the figure leaves it out."
     title = "A penalty on the trace: the same net on digits"
     return Sheet(title, ("tau", "seeds", *MEASURES), tuple(rows), note) if rows else None
 

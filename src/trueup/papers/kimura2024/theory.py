@@ -17,6 +17,8 @@ from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
 
 SHOWN_GAMMAS = (0.0, 0.5, 1.0, 2.0, 5.0)
 TINY = 1e-12
+READ = " (as we read it: the formula is not in our text)"
+"""Said with every verdict on a lemma or theorem."""
 
 
 def verdict(true: bool) -> str:
@@ -111,7 +113,8 @@ def lemma_1() -> Finding:
         verdict(slack >= -TINY and binary >= -TINY),
         f"{draws // 1000} 000 random predictions and targets of 2 to 100 classes, gamma 0.001 to 10; 20 001 binary",
         f"least slack {slack:.1e}, in the binary form {binary:.1e}. Bernoulli's inequality (1 - q)^gamma >= 1 - gamma "
-        f"q, which the proof uses, needs gamma of at least 1 (off by {-bernoulli:.2f} at 0.5); the lemma does not",
+        f"q, with which it is usually proved, needs gamma of at least 1 (off by {-bernoulli:.2f} at 0.5); the lemma "
+        f"does not{READ}",
     )  # fmt: skip
 
 
@@ -161,14 +164,14 @@ def theorem_1() -> list[Finding]:
             "Theorem 1, corollaries", verdict(form < 1e-9 and best), told,
             f"with the energy E_i = -u_i / q_i, the derivative of the cross-entropy, it is off {_rounding(form)}; none "
             "of 50 000 random predictions of at least that entropy has a smaller cross-entropy. The energy contains q "
-            "itself: solved for it, q_i = u_i / (gamma W(e^c u_i / gamma)), W Lambert's function",
+            f"itself: solved for it, q_i = u_i / (gamma W(e^c u_i / gamma)), W Lambert's function{READ}",
         ),
         Finding(
             "Minimising focal loss is minimising cross-entropy under an entropy constraint.", "Theorem 1",
             verdict(max(gaps) < 1e-3), told + ": the minimiser of focal loss and of CE - gamma H",
             "they differ by up to " + ", ".join(f"{gap:.3f}" for gap in gaps) + "; with the multiplier that fits best "
             "in place of gamma by " + ", ".join(f"{gap:.4f}" for gap in nearest) + ". CE - gamma H bounds focal loss "
-            "from below and flattens as it does, but has another minimiser",
+            f"from below and flattens as it does, but has another minimiser{READ}",
         ),
     ]  # fmt: skip
 
@@ -195,13 +198,14 @@ def gibbs() -> list[Finding]:
         "Weights drawn for a small loss and a large entropy follow a Maxwell-Boltzmann distribution.",
         "Theorem 1, corollaries", verdict(off < 1e-9 and worst > 0), "500 states with random losses and a random prior",
         f"rho ~ prior exp(-loss / gamma) minimises E loss + gamma KL(rho, prior), which is then -gamma log Z (off "
-        f"{_rounding(off)}); 1 800 other distributions are all above it. True of any loss: focal loss has no part",
+        f"{_rounding(off)}); 1 800 other distributions are all above it. True of any loss: focal loss has no "
+        f"part{READ}",
     )  # fmt: skip
     remark = Finding(
         "Low curvature means a small PAC-Bayes bound, hence better calibration.", "PAC-Bayes remark", UNTESTED, "",
         "the same distribution minimises a PAC-Bayes bound, and around a minimum its entropy is -1/2 log det H: "
         "so flat minima do have smaller bounds. The bound is on the risk: logits times any constant have the same "
-        "error and another calibration, and constants are not given; there is nothing to test",
+        "error and another calibration, and constants are not given; there is nothing to test" + READ,
     )  # fmt: skip
     return [form, remark]
 
@@ -229,7 +233,7 @@ def theorem_2() -> Finding:
         "The largest eigenvalue of the Hessian falls as gamma grows.", "Theorem 2", verdict(everywhere),
         "the curvature of one sample's loss in its margin, two classes",
         "; ".join(told) + ". It is smaller where the fit is good, and larger where samples are unsure: it can hold of "
-        "trained networks, and not of all weights",
+        f"trained networks, and not of all weights{READ}",
     )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from trueup.inputs import InputError
 from trueup.papers.figures import on_page, save_pictures
-from trueup.papers.mukhoti2020 import authors, checks, claims, drawing, epochs, questions, sheets
+from trueup.papers.mukhoti2020 import authors, checks, claims, drawing, epochs, images, questions, sheets
+from trueup.papers.mukhoti2020.gist import gist
 from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, STUDIED_DATA, TEXTS, beside_run, differences, recipes
 from trueup.papers.mukhoti2020.settings import Network, settings_of
 from trueup.papers.reproduction import Reproduction
@@ -20,6 +21,7 @@ from trueup.papers.stored import SCHEDULES, command_of, load_runs, origin
 from trueup.papers.summary import summary_of
 from trueup.train import Run
 
+CLAIMS = (*claims.CLAIMS, *epochs.CLAIMS, *images.CLAIMS)
 TITLE = "Calibrating Deep Neural Networks using Focal Loss"
 
 
@@ -42,17 +44,17 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     for setting in settings:
         if setting.as_published:
             shown += [sheets.ours_sheet(setting), sheets.ours_more(setting)]
-            more = (sheets.spread_sheet(setting), sheets.images_sheet(setting))
+            more = (sheets.spread_sheet(setting), images.images_sheet(setting))
             shown += [sheet for sheet in more if sheet is not None]
     shown += [*sheets.step_sheets(networks), *questions.sheets(networks)]
     findings = [
         *checks.printed_figures(theirs),
-        *(finding for claim in (*claims.CLAIMS, *epochs.CLAIMS) for finding in claims.judged(claim, settings)),
+        *(finding for claim in CLAIMS for finding in claims.judged(claim, settings)),
         *(checks.step_decides(settings, data) for data in STUDIED_DATA),
         *(checks.decay_decides(settings, data) for data in STUDIED_DATA if data not in TEXTS),
         checks.stopping_decides(settings),
         checks.short_schedule(settings),
-        checks.grid_or_nll(theirs, published_step),
+        *checks.grid_or_nll(theirs, published_step),
         *questions.findings(networks),
         *checks.mathematics(),
         *checks.linear(),
@@ -65,7 +67,15 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     )
     drawn = on_page(drawing.pictures(settings))
     return Reproduction(
-        "mukhoti2020", TITLE, tuple(shown), tuple(findings), missing, tuple(rows), commands, figures=drawn
+        "mukhoti2020",
+        TITLE,
+        tuple(shown),
+        tuple(findings),
+        missing,
+        tuple(rows),
+        commands,
+        figures=drawn,
+        gist=gist(settings),
     )
 
 

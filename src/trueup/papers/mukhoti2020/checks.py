@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
 from trueup.focal import gamma_star, phi, risk_minimiser
-from trueup.papers.judged import Figures
 from trueup.papers.mukhoti2020.authors import Author
-from trueup.papers.mukhoti2020.claims import CE, FL3, half_the_ece, short
-from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, METHODS, SUMMED, WEAK_DECAY, later, steps_of
+from trueup.papers.mukhoti2020.claims import CE, FL3, all_of, clearly, half_the_ece, over_networks, short
+from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
-from trueup.papers.mukhoti2020.settings import Network, Setting
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
+from trueup.papers.mukhoti2020.settings import Network, Setting, alike
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, verdict
 
 
 def printed_figures(authors: tuple[Author, ...]) -> list[Finding]:
@@ -41,60 +42,65 @@ def printed_figures(authors: tuple[Author, ...]) -> list[Finding]:
     return told
 
 
-def grid_or_nll(authors: tuple[Author, ...], networks: list[Network]) -> Finding:
-    """Whether T by the ECE grid gives a lower ECE on test than T by NLL."""
-    text = "T from the grid search on ECE gives better results than T fitted by NLL, in general."
-    groups = {
-        f"{len(authors)} networks of the authors": [author.figures for author in authors],
-        f"{len(networks)} networks of ours": [network.figures for network in networks],
-    }
-    told = [(on, *_gain(found)) for on, found in groups.items() if found]
-    everything = [figures for found in groups.values() for figures in found]
-    if not everything:
-        return Finding(text, "Section 6", UNTESTED, "", "there are no networks")
-    verdict, evidence = _gain(everything)
-    return Finding(text, "Section 6", verdict, f"all {len(everything)} networks", evidence, tuple(told))
+def grid_or_nll(authors: tuple[Author, ...], networks: list[Network]) -> list[Finding]:
+    """Whether T by the ECE grid gives a lower ECE on test than T by NLL: the authors' networks, and each data set."""
+    text = "T from the grid search on ECE gives a lower ECE on test than T fitted by NLL."
+    groups = {f"{len(authors)} networks of the authors": [author.figures for author in authors]}
+    for data in STUDIED_DATA:
+        mine = [network.figures for network in networks if network.run.recipe.data == data]
+        groups[f"{len(mine)} networks of ours, {DATASETS[data]}"] = mine
+    findings = []
+    for on, found in groups.items():
+        if found:
+            holds, evidence = over_networks([figures.grid_less_nll for figures in found])
+            findings.append(Finding(text, "Section 6", verdict(holds), on, evidence))
+    return findings or [Finding(text, "Section 6", UNTESTED, "", "there are no networks")]
 
 
-def _gain(found: list[Figures]) -> tuple[str, str]:
-    gains = np.array([figures.grid_less_nll.value for figures in found])
-    better, same = int((gains < 0).sum()), int((gains == 0).sum())
-    surely = sum(figures.grid_less_nll.high < 0 for figures in found)
-    surely_not = sum(figures.grid_less_nll.low > 0 for figures in found)
-    spread = float(gains.std(ddof=1)) / len(found) ** 0.5 if len(found) > 1 else 0.0
-    evidence = (
-        f"ECE on test lower with the grid on {better} of {len(found)} ({same} equal), by "
-        f"{-100 * gains.mean():.2f} points on average (standard error {100 * spread:.2f}); the 95 % interval of the "
-        f"difference is below 0 on {surely}, above 0 on {surely_not}"
-    )
-    return (HOLDS if gains.mean() < -2 * spread and better > len(found) / 2 else FAILS), evidence
+def by_step(settings: list[Setting], data: str) -> list[list[Setting]]:
+    """Settings of one data set that differ in their step alone, each with the losses and seeds that all of them have;
+    only where cross-entropy and FL-3 are left."""
+    groups: dict[tuple[str, str], list[Setting]] = {}
+    for setting in settings:
+        ready = {CE, FL3} <= set(setting.networks) and setting.step in steps_of(setting.schedule)
+        if setting.data == data and ready:
+            groups.setdefault((setting.model, setting.schedule), []).append(setting)
+    restricted = [alike(group) for group in groups.values() if len(group) > 1]
+    return [group for group in restricted if {CE, FL3} <= set(group[0].networks)]
 
 
 def step_decides(settings: list[Setting], data: str) -> Finding:
     """Whether another step from a batch's gradient leaves the paper's main conclusion as it is, on one data set."""
     text = "Whether cross-entropy's ECE is twice focal loss's does not depend on how the loss is summed and clipped."
     where = "not discussed; the authors' code sums and clips for images, and does neither for texts"
-    groups: dict[tuple[str, str], list[Setting]] = {}
-    for setting in settings:
-        ready = {CE, FL3} <= set(setting.networks) and setting.step in steps_of(setting.schedule)
-        if setting.data == data and ready:
-            groups.setdefault((setting.model, setting.schedule), []).append(setting)
     told = []
-    for alike in groups.values():
-        if len(alike) > 1:
-            verdicts = [half_the_ece(setting) for setting in alike]
-            lines = (
-                f"{setting.step}: {'yes' if holds else 'no'} ({found})"
-                for setting, (holds, found) in zip(alike, verdicts, strict=True)
-            )
-            evidence = "cross-entropy's ECE at least twice theirs? " + "; ".join(lines)
-            same = len({holds for holds, _ in verdicts}) == 1
-            told.append((alike[0].title.removesuffix(f", {alike[0].step}"), HOLDS if same else FAILS, evidence))
+    for group in by_step(settings, data):
+        verdicts = [half_the_ece(setting) for setting in group]
+        lines = (
+            f"{setting.step}: {_ANSWERS[holds]} ({found})"
+            for setting, (holds, found) in zip(group, verdicts, strict=True)
+        )
+        evidence = f"cross-entropy's ECE at least twice theirs, {group[0].seeds(*group[0].networks)}? "
+        same = _agree(holds for holds, _ in verdicts)
+        told.append((_without_step(group[0]), verdict(same), evidence + "; ".join(lines)))
     if not told:
-        lacking = "it needs cross-entropy and FL-3 with another step than the authors'"
-        return Finding(text, where, UNTESTED, DATASETS[data], lacking)
-    on, verdict, evidence = told[0]
-    return Finding(text, where, verdict, on, evidence, tuple(told[1:]))
+        lacking = "it needs cross-entropy and FL-3 with another step than the authors', of the same seed"
+        return Finding(text, where, UNTESTED, DATASETS[data], lacking, ours=True)
+    on, first, evidence = told[0]
+    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+
+
+_ANSWERS = {True: "yes", False: "no", None: "cannot be told"}
+
+
+def _agree(verdicts: Iterable[bool | None]) -> bool | None:
+    """Whether all are yes, or all no; None where some cannot be told and the others agree."""
+    found = set(verdicts)
+    return False if {True, False} <= found else None if None in found else True
+
+
+def _without_step(setting: Setting) -> str:
+    return setting.title.removesuffix(f", {setting.step}")
 
 
 def decay_decides(settings: list[Setting], data: str) -> Finding:
@@ -104,35 +110,68 @@ def decay_decides(settings: list[Setting], data: str) -> Finding:
     lr (mean gradient + decay / 128 x weights): the step of the mean, and a weaker decay.
     """
     text = "That focal loss ends under-confident with the mean and no clipping does not depend on the weight decay."
-    where = "not discussed; Proposition 1 explains calibration by the gradients alone"
-    found: dict[str, dict[str, Setting]] = {}
-    for setting in settings:
-        if setting.data == data and {CE, FL3} <= set(setting.networks):
-            found.setdefault(setting.model, {}).setdefault(setting.step, setting)
-    for of_step in found.values():
+    where = "weight decay is mentioned (Section 4), its part is not tested"
+    told = []
+    for group in by_step(settings, data):
+        of_step = {setting.step: setting for setting in group}
         if {SUMMED, MEAN, WEAK_DECAY} <= set(of_step):
             strong, weak, authors = (of_step[step] for step in (MEAN, WEAK_DECAY, SUMMED))
-            gaps = [100 * setting.figure(FL3, "overconfidence") for setting in (strong, weak)]
-            norms = [setting.followed(FL3, "weight_norm")[-1] for setting in (strong, weak)]
             recipe = authors.networks[FL3][0].run.recipe
-            raised = {
-                loss: recipe.batch * (recipe.clip or 0) / authors.followed(loss, "gradient_norm", "mean")
-                for loss in (CE, FL3)
-            }
-            told = (
-                f"FL-3 with the mean and not clipped, decay {recipe.weight_decay:g}: confidence less accuracy "
-                f"{gaps[0]:+.2f} points, norm of the last weights {norms[0]:.2f}; the same step with decay "
-                f"{recipe.weight_decay:g}/{recipe.batch} (the sum at lr/{recipe.batch}): {gaps[1]:+.2f}, "
-                f"{norms[1]:.2f}. The authors' step weakens the decay too: clipping the sum at {recipe.clip:g} makes "
-                "the gradient longer than that of the mean, and leaves the decay, in the first and the last epoch "
-                + ", ".join(
-                    f"{raised[loss][0]:.1f} and {raised[loss][-1]:.0f} times ({short(loss)})" for loss in raised
-                )
+            of_strong, of_weak = map(_ending, (strong, weak))
+            evidence = (
+                f"FL-3, {strong.seeds(FL3)}, with the mean and not clipped, decay {recipe.weight_decay:g}: "
+                f"{of_strong}; the same step with decay {recipe.weight_decay:g}/{recipe.batch} (the sum at "
+                f"lr/{recipe.batch}): {of_weak}. {beside_decay(authors)}"
             )
-            same = (gaps[0] < 0) == (gaps[1] < 0)
-            return Finding(text, where, HOLDS if same else FAILS, strong.title.removesuffix(f", {MEAN}"), told)
-    lacking = "it needs cross-entropy and FL-3 with three steps: the authors', the mean, the sum at lr/128"
-    return Finding(text, where, UNTESTED, DATASETS[data], lacking)
+            signs = [
+                clearly(s.figure(FL3, "overconfidence"), s.error_of(FL3, "overconfidence")) for s in (strong, weak)
+            ]
+            told.append((_without_step(strong), verdict(_agree(signs)), evidence))
+    if not told:
+        lacking = "it needs cross-entropy and FL-3 with three steps: the authors', the mean, the sum at lr/128"
+        return Finding(text, where, UNTESTED, DATASETS[data], lacking, ours=True)
+    on, first, evidence = told[0]
+    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+
+
+def _ending(setting: Setting) -> str:
+    gap, norm = 100 * setting.figure(FL3, "overconfidence"), setting.followed(FL3, "weight_norm")[-1]
+    error = 100 * setting.figure(FL3, "error")
+    return f"confidence less accuracy {gap:+.2f} points, error {error:.2f} %, norm of the last weights {norm:.2f}"
+
+
+def beside_decay(setting: Setting) -> str:
+    """How much longer than the mean gradient the one that is summed and clipped is, beside the same decay: batch x
+    min(1, clip / norm of the sum)."""
+    recipe = setting.networks[FL3][0].run.recipe
+    factors = {}
+    for loss in (CE, FL3):
+        norms = setting.followed(loss, "gradient_norm", "mean")
+        factors[loss] = recipe.batch * np.minimum(1, (recipe.clip or np.inf) / norms)
+    each = ", ".join(f"{of[0]:.1f} and {of[-1]:.0f} times ({short(loss)})" for loss, of in factors.items())
+    weaker = all(of[-1] > 1 for of in factors.values())
+    return (
+        f"Summing and clipping {'acts as a weaker decay' if weaker else 'changes the part of the decay'} too: beside "
+        f"it, the gradient is {each} as long as the mean's in the first and the last epoch, at the mean norm there"
+    )
+
+
+def last_stage(setting: Setting) -> tuple[bool | None, str]:
+    """Whether cross-entropy's ECE is twice FL-3's at all epochs after the second fall, or at none; None where at some
+    it is so near that it cannot be told."""
+    begin = setting.drops(CE)[1]
+    ece, of_focal = (setting.followed(loss, "test", "ece")[begin:] for loss in (CE, FL3))
+    ratios = ece / of_focal
+    most = int(ratios.argmax())
+    error = float(np.hypot(setting.error_of(CE, "ece"), 2 * setting.error_of(FL3, "ece")))
+    answers = [clearly(float(gap), error) for gap in ece - 2 * of_focal]
+    told = (
+        f"from epoch {begin} on cross-entropy's ECE is {ratios.min():.1f} to {ratios.max():.1f} times FL-3's, "
+        f"most at epoch {begin + most} ({100 * ece[most]:.2f} and {100 * of_focal[most]:.2f} %), "
+        f"{ratios[-1]:.1f} times at the end ({100 * ece[-1]:.2f} and {100 * of_focal[-1]:.2f} %); twice, beyond the "
+        f"error, at {answers.count(True)} of {len(answers)} epochs, less than twice at {answers.count(False)}"
+    )
+    return _agree(answers), told
 
 
 def stopping_decides(settings: list[Setting]) -> Finding:
@@ -142,26 +181,17 @@ def stopping_decides(settings: list[Setting]) -> Finding:
     told = []
     for setting in settings:
         if setting.staged and setting.as_published and {CE, FL3} <= set(setting.networks):
-            begin = setting.drops(CE)[1]
-            ece, of_focal = (setting.followed(loss, "test", "ece")[begin:] for loss in (CE, FL3))
-            ratios = ece / of_focal
-            most = int(ratios.argmax())
-            evidence = (
-                f"from epoch {begin} on cross-entropy's ECE is {ratios.min():.1f} to {ratios.max():.1f} times FL-3's, "
-                f"most at epoch {begin + most} ({100 * ece[most]:.2f} and {100 * of_focal[most]:.2f} %), "
-                f"{ratios[-1]:.1f} times at the end ({100 * ece[-1]:.2f} and {100 * of_focal[-1]:.2f} %)"
-            )
-            same = bool((ratios >= 2).all() or (ratios < 2).all())
-            told.append((setting.title, HOLDS if same else FAILS, evidence))
+            same, evidence = last_stage(setting)
+            told.append((setting.title, verdict(same), evidence))
     if not told:
-        return Finding(text, where, UNTESTED, "", "it needs cross-entropy and FL-3 with the authors' step")
-    on, verdict, evidence = told[0]
-    return Finding(text, where, verdict, on, evidence, tuple(told[1:]))
+        return Finding(text, where, UNTESTED, "", "it needs cross-entropy and FL-3 with the authors' step", ours=True)
+    on, first, evidence = told[0]
+    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
 
 
 def short_schedule(settings: list[Setting]) -> Finding:
-    """Why ResNet-50 is further from the paper than ResNet-18: whether the short schedule serves the larger net too."""
-    text = "The short schedule, 105 epochs for 350, serves ResNet-50 as well as ResNet-18."
+    """Whether ResNet-50 is as good as ResNet-18 after the short schedule."""
+    text = "After the short schedule, 105 epochs for 350, ResNet-50 has no higher error than ResNet-18."
     where = "our own question"
     nets = {
         setting.model: setting
@@ -171,16 +201,16 @@ def short_schedule(settings: list[Setting]) -> Finding:
     small, large = nets.get("resnet18"), nets.get("resnet50")
     losses = [loss for loss in large.networks if loss in small.networks] if small and large else []
     if not (small and large and losses):
-        return Finding(text, where, UNTESTED, "CIFAR-10", "it needs both nets with the authors' step")
-    errors = {loss: (100 * large.figure(loss, "error"), 100 * small.figure(loss, "error")) for loss in losses}
-    texts = ", ".join(
-        f"{later(METHODS[loss])} {of_large:.2f}, {of_small:.2f}" for loss, (of_large, of_small) in errors.items()
-    )
-    worse = all(of_large > of_small for of_large, of_small in errors.values())
-    evidence = f"error in % of ResNet-50, of ResNet-18: {texts}"
-    if worse:
-        evidence += "; the larger net is the worse one with every loss, so that it has not been trained to its end"
-    return Finding(text, where, FAILS if worse else HOLDS, "CIFAR-10", evidence)
+        return Finding(text, where, UNTESTED, "CIFAR-10", "it needs both nets with the authors' step", ours=True)
+    answers, texts = [], []
+    for loss in losses:
+        errors = [setting.figure(loss, "error") for setting in (large, small)]
+        spread = float(np.hypot(large.error_of(loss, "error"), small.error_of(loss, "error")))
+        answers.append(clearly(errors[1] - errors[0], spread))
+        on_train = (f"{100 * s.followed(loss, 'train', 'error')[-1]:.2f}" for s in (large, small))
+        texts.append(f"{short(loss)} {100 * errors[0]:.2f} and {100 * errors[1]:.2f} ({' and '.join(on_train)})")
+    evidence = f"error in % on test of ResNet-50 and of ResNet-18 (on train at the end): {', '.join(texts)}"
+    return Finding(text, where, verdict(all_of(answers)), "CIFAR-10", evidence, ours=True)
 
 
 def mathematics() -> list[Finding]:

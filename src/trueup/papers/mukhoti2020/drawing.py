@@ -10,7 +10,7 @@ from trueup.papers.figures import Panel, Picture
 from trueup.papers.mukhoti2020.claims import CE, FL3, focal_of, short
 from trueup.papers.mukhoti2020.epochs import OF_CONFIDENCES, OF_GRADIENTS
 from trueup.papers.mukhoti2020.linear import linear_model
-from trueup.papers.mukhoti2020.settings import PAPER_EPOCHS, Setting
+from trueup.papers.mukhoti2020.settings import Setting
 from trueup.train.measure import CONFIDENCE_BINS, GRADIENT_EDGES
 
 FOLLOWED = {
@@ -24,6 +24,7 @@ FOLLOWED = {
     "h: norm of the last weights": ("weight_norm",),
 }
 """The panels of Figure 3."""
+POINTS_SHOWN = 400
 LACKING = "with the authors' step has histograms of training samples in its history"
 
 
@@ -106,7 +107,11 @@ def _when(setting: Setting, epochs: tuple[int, ...]) -> list[str]:
 
 
 def _scaled(setting: Setting) -> str:
-    return f"our epochs are as far along in {setting.epochs} as the paper's in {PAPER_EPOCHS}"
+    first = setting.drops(next(iter(setting.networks)))[0]
+    return (
+        "our epochs are those most like the paper's: the same one before the learning rate first falls, which ours "
+        f"does after {first} epochs (of a later one in that stage our last), then one as far along in its stage"
+    )
 
 
 def _samples(counts: np.ndarray) -> str:
@@ -173,11 +178,17 @@ def figure6() -> Picture:
         for name, found in zip(names, model.mistaken_confidence, strict=True)
     }
     boundaries = {name: (-model.weights[1, k] / model.weights[0, k] * across, across) for k, name in enumerate(names)}
+    shown = slice(POINTS_SHOWN)
+    points = {f"label {label}": tuple(model.points[shown][model.labels[shown] == label].T) for label in (0, 1)}
     panels = [
         Panel("a: confidence of mistakes", "confidence", "test points", stairs=mistakes),
-        Panel("b, c: decision boundaries", "x1", "x2", boundaries, limits=(-2.5, 2.5)),
+        Panel("b, c: decision boundaries", "x1", "x2", boundaries, points=points, limits=(-2.5, 2.5), span=(-2.5, 2.5)),
     ]
-    return Picture("figure6", "Figure 6: mistakes and decision boundaries of the linear model.", panels, columns=2)
+    told = (
+        "Figure 6: mistakes and decision boundaries of the linear model. Both boundaries in one panel, with "
+        f"{POINTS_SHOWN} of the test points, a tenth of which have the other label."
+    )
+    return Picture("figure6", told, panels, columns=2, legend_below=True)
 
 
 def figure7() -> Picture:

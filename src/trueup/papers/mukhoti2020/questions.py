@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trueup.metrics import Interval
+from trueup.papers.mukhoti2020.claims import over_networks
 from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, STUDIED_DATA, TEXTS, later, step_of
 from trueup.papers.mukhoti2020.settings import TITLES, Network
 from trueup.papers.mukhoti2020.sheets import ABSENT
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet, verdict
 from trueup.papers.summary import Beside, Calibrated
 
 STEADY = 0.1
@@ -82,14 +83,15 @@ def normalisation(networks: Sequence[Network]) -> Finding:
     text = "Normalising CIFAR-100's test images otherwise than those of val leaves error and ECE as they are."
     where, found = "the authors' code", _with(networks, lambda network: network.summary.usual)
     if not found:
-        return Finding(text, where, UNTESTED, "CIFAR-100", "it needs runs that are scored both ways")
+        return Finding(text, where, UNTESTED, "CIFAR-100", "it needs runs that are scored both ways", ours=True)
     told, moved = [], 0
     for quantity, title in (("error", "error"), ("ece", "ECE before T"), ("ece_after", "ECE after T")):
         changes = [usual.less[quantity] for _, usual in found]
         clear = sum(map(_clear, changes))
         moved += clear
         told.append(f"{title} {_span(changes)} points, {clear} of {len(changes)} intervals without 0")
-    return Finding(text, where, FAILS if moved else HOLDS, f"{len(found)} networks, CIFAR-100", "; ".join(told))
+    on = f"{len(found)} networks, CIFAR-100"
+    return Finding(text, where, FAILS if moved else HOLDS, on, "; ".join(told), ours=True)
 
 
 def _span(changes: Sequence[Interval]) -> str:
@@ -124,7 +126,9 @@ def kept_epoch(networks: Sequence[Network], data: str) -> Finding:
     mine = [network for network in networks if network.run.recipe.data == data]
     found = _with(mine, lambda network: network.summary.last)
     if not found:
-        return Finding(text, where, UNTESTED, DATASETS[data], "it needs runs of which both epochs are scored")
+        return Finding(
+            text, where, UNTESTED, DATASETS[data], "it needs runs of which both epochs are scored", ours=True
+        )
     changes = [last.less["ece"] for _, last in found]
     pairs = [(network.figures.after.temperature, last.figures.after.temperature) for network, last in found]
     apart = sum(abs(best - last) > STEADY + 1e-9 for best, last in pairs)
@@ -134,8 +138,8 @@ def kept_epoch(networks: Sequence[Network], data: str) -> Finding:
         f"without 0; T moves by more than {STEADY} on {apart} of {len(pairs)}, by "
         f"{max(abs(best - last) for best, last in pairs):.1f} at the most"
     )
-    verdict = FAILS if clear or apart else HOLDS
-    return Finding(text, where, verdict, f"{len(found)} networks, {DATASETS[data]}", evidence)
+    moved = FAILS if clear or apart else HOLDS
+    return Finding(text, where, moved, f"{len(found)} networks, {DATASETS[data]}", evidence, ours=True)
 
 
 # ---------------------------------------------------------------------- more than a temperature
@@ -166,21 +170,14 @@ def _pair(quantity: str, first: Calibrated, *others: Calibrated) -> tuple[str, .
 
 def more_than_temperature(networks: Sequence[Network], data: str, calibrator: str, quantity: str) -> Finding:
     text = f"{calibrator} has a lower {quantity.upper()} on test than temperature scaling."
-    where = "komisarenko2024; here by data set"
+    where = "a calibrator of ours" if calibrator == "auto" else "the calibrator of komisarenko2024"
     mine = [network for network in networks if network.run.recipe.data == data]
     found = [network.summary.calibrated[calibrator].less[quantity] for network in mine if network.summary.calibrated]
     if not found:
-        return Finding(text, where, UNTESTED, DATASETS[data], "there are no networks")
-    lower, below = sum(change.value < 0 for change in found), sum(change.high < 0 for change in found)
-    above = sum(change.low > 0 for change in found)
-    mean = np.mean([change.value for change in found])
-    holds = mean < 0 and lower > len(found) / 2 and below > above
-    evidence = (
-        f"lower on {lower} of {len(found)}, by {-100 * mean:.2f} points on average; the 95 % interval of the "
-        f"difference is below 0 on {below}, above 0 on {above}"
-    )
+        return Finding(text, where, UNTESTED, DATASETS[data], "there are no networks", ours=True)
+    holds, evidence = over_networks(found)
     on = f"{len(found)} networks, {DATASETS[data]}, {mine[0].summary.classes} classes"
-    return Finding(text, where, HOLDS if holds else FAILS, on, evidence)
+    return Finding(text, where, verdict(holds), on, evidence, ours=True)
 
 
 def _sheet(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], note: str) -> Sheet:

@@ -18,7 +18,8 @@ TITLES = {
     "wrn26-10": "Wide ResNet 26-10", "densenet121": "DenseNet-121", "text-cnn": "CNN", "tree-lstm": "Tree-LSTM",
     "resnet50-tiny": "ResNet-50",
 }  # fmt: skip
-PAPER_EPOCHS = 350
+PAPER_STAGES = (0, 150, 250, 350)
+"""The paper's epochs at which the learning rate is set, and its last."""
 HISTOGRAMS = "train_histograms"
 """The key of a history's entry under which :func:`trueup.train.measure.histograms` is kept."""
 
@@ -91,6 +92,16 @@ class Setting:
         counts (epochs, bins)."""
         return np.mean([series(network.run.history, *keys) for network in self.networks[loss]], axis=0)
 
+    def error_of(self, loss: str, quantity: str, state: str = "before") -> float:
+        """The standard error of :meth:`figure`: over the seeds, or over test samples (from the 95 % interval of each
+        network; all see the same samples, so that more seeds do not lower it), whichever is larger."""
+        measures = [network.figures.states[state].measures[quantity] for network in self.networks[loss]]
+        over_samples = float(np.mean([((m.high or 0.0) - (m.low or 0.0)) / 3.92 for m in measures]))
+        if len(measures) == 1:
+            return over_samples
+        values = [measure.value for measure in measures]
+        return max(over_samples, float(np.std(values, ddof=1)) / len(values) ** 0.5)
+
     def with_histograms(self) -> Setting:
         """The same of only those networks whose history has histograms of training samples, from its first epoch on."""
         kept = {
@@ -100,8 +111,20 @@ class Setting:
         return replace(self, networks={loss: networks for loss, networks in kept.items() if networks})
 
     def scaled(self, epochs: tuple[int, ...]) -> list[int]:
-        """How many epochs of this schedule are as far along as these of the paper's."""
-        return [max(1, round(epoch * self.epochs / PAPER_EPOCHS)) for epoch in epochs]
+        """How many epochs of this schedule are most like these of the paper's, stage by stage of the learning rate.
+
+        In the first stage both trainings are the same, so that it is the same epoch; where ours is shorter, its last.
+        In the later stages it is the epoch as far along in the stage. A short schedule of (45, 75, 105) has 10 for
+        10, 45 for 100, 60 for 200 and 90 for 300.
+        """
+        own = (0, *self.all_networks[0].run.recipe.milestones, self.epochs)
+        found = []
+        for epoch in epochs:
+            stage = next(i for i in range(3) if epoch <= PAPER_STAGES[i + 1])
+            into, whole = epoch - PAPER_STAGES[stage], PAPER_STAGES[stage + 1] - PAPER_STAGES[stage]
+            length = own[stage + 1] - own[stage]
+            found.append(own[stage] + (min(into, length) if stage == 0 else round(length * into / whole)))
+        return found
 
     def histogram(self, loss: str, quantity: str, epochs: tuple[int, ...]) -> np.ndarray:
         """(len(epochs), bins) how many training samples are in each bin as far along as after these of the paper's
@@ -112,6 +135,19 @@ class Setting:
         """The epochs at which the learning rate falls."""
         first, second = self.networks[loss][0].run.recipe.milestones
         return first, second
+
+
+def alike(settings: list[Setting]) -> list[Setting]:
+    """The same settings with only those losses and seeds that all of them have."""
+    pairs = [{(loss, n.run.recipe.seed) for loss, of in s.networks.items() for n in of} for s in settings]
+    common = set.intersection(*pairs)
+    kept = []
+    for setting in settings:
+        networks = {
+            loss: tuple(n for n in of if (loss, n.run.recipe.seed) in common) for loss, of in setting.networks.items()
+        }
+        kept.append(replace(setting, networks={loss: of for loss, of in networks.items() if of}))
+    return kept
 
 
 def series(history: list[dict[str, Any]], *keys: str) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from trueup.audit import Measure
 from trueup.papers.mukhoti2020.authors import Author
@@ -25,8 +24,7 @@ from trueup.papers.mukhoti2020.settings import TITLES, Network, Setting
 from trueup.papers.published import Printed, printed
 from trueup.papers.reproduction import Sheet
 from trueup.papers.stored import run_name
-from trueup.papers.summary import has_predictions
-from trueup.train import Recipe
+from trueup.train import Recipe, Run
 
 ABSENT = "not run"
 
@@ -165,11 +163,22 @@ def ours_sheet(setting: Setting) -> Sheet:
         "AdaECE after (T)",
     )
     note = "In %, 95 % intervals over test samples; behind the dot what the paper prints"
-    nearest = setting.networks[next(iter(setting.networks))][0].run.recipe
-    told = "; ".join(differences(nearest))
-    return Sheet(
-        f"{setting.title}", columns, tuple(rows), f"{note}. Other than the authors' code: {told or 'nothing'}."
-    )
+    told = "; ".join(otherwise(setting.networks[next(iter(setting.networks))][0].run))
+    return Sheet(f"{setting.title}", columns, tuple(rows), f"{note}. Other than the authors' code: {told}.")
+
+
+def otherwise(run: Run) -> list[str]:
+    """What a run does otherwise than the authors' code, in its recipe, its data and its arithmetic."""
+    recipe, told = run.recipe, differences(run.recipe)
+    if recipe.data in TEXTS:
+        told.append("word vectors of 100 dimensions" + (", not 300" if recipe.data == "sst" else ""))
+        told += [note.rstrip(".") for note in run.info.get("data_notes", ())]
+    on_gpu = bool(run.info["hardware"].get("gpu"))
+    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu)
+    return [
+        *told,
+        "bf16 autocast, not float32" if bf16 else f"our own code, in float32 on a {'GPU' if on_gpu else 'CPU'}",
+    ]
 
 
 def ours_more(setting: Setting) -> Sheet:
@@ -210,38 +219,6 @@ def spread_sheet(setting: Setting) -> Sheet | None:
         return None
     columns = ("loss", "seeds", "error", "ECE before T", "ECE after", "T", "NLL before")
     return Sheet(f"{setting.title}: over the seeds", columns, tuple(rows), "In %, mean ± standard deviation.")
-
-
-SHOWN_IMAGES = 4
-QUALITATIVE = ("cross-entropy", "brier", "cross-entropy+mmce:2", "flsd-53")
-"""The losses of Figure 8."""
-
-
-def images_sheet(setting: Setting) -> Sheet | None:
-    """Figure 8 without its pictures: the first test images that all losses get right, and that all get wrong."""
-    losses = [loss for loss in QUALITATIVE if loss in setting.networks and setting.data not in TEXTS]
-    networks = [setting.networks[loss][0] for loss in losses]
-    if len(losses) < 2 or not all(has_predictions(network.run) for network in networks):
-        return None
-    test = networks[0].run.test
-    names = test.class_names or tuple(map(str, range(test.classes)))
-    answers, confidences = [], []
-    for network in networks:
-        logits = network.run.test.logits.double()
-        answers.append(logits.argmax(1))
-        confidences.append([(logits / t).softmax(1).amax(1) for t in (1.0, network.figures.after.temperature)])
-    right = torch.stack([answer == test.labels for answer in answers])
-    rows = []
-    for kind, chosen in (("right", right.all(0)), ("wrong", ~right.any(0))):
-        for i in torch.nonzero(chosen)[:SHOWN_IMAGES, 0].tolist():
-            cells = (
-                f"{names[int(answer[i])]} {before[i]:.4f} / {after[i]:.4f}"
-                for answer, (before, after) in zip(answers, confidences, strict=True)
-            )
-            rows.append((kind, str(i), names[int(test.labels[i])], *cells))
-    columns = ("", "test image", "label", *(later(METHODS[loss]) for loss in losses))
-    note = "Predicted class, its confidence before / after T; seed 0. The first such images of the test set."
-    return Sheet(f"{setting.title}: images that all get right or wrong (Figure 8)", columns, tuple(rows), note)
 
 
 def _pair(ours: str, printed: Printed | None) -> str:
