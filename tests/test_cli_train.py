@@ -58,6 +58,10 @@ def test_train_as_json_then_again(tmp_path):
         (["train", "--set", "epoch=3"], "unknown setting 'epoch'; a recipe has"),
         (["train", "--set", "epochs"], "--set epochs: expected KEY=VALUE"),
         (["train", "--loss", "focus"], "names no loss 'focus'"),
+        (["train", "--loss", "brier", "--set", "loss=focal:3"], "and --set loss=focal:3: give one of them"),
+        (["study", "--data", ""], "--data: none is named"),
+        (["study", "--resamples", "-1"], "Invalid value for '--resamples'"),
+        (["reproduce", "kimura2024", "--resamples", "0"], "Invalid value for '--resamples'"),
         (["train", "--data", "cifar10", "--data-dir", "nowhere"], "nowhere"),
         (["study", "digit"], "unknown study 'digit'"),
         (["study", "--seeds", "one"], "seeds: 'one' is not a whole number"),
@@ -122,7 +126,7 @@ def hears_ctrl_c():
 
 @pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_stopped_study_leaves_no_worker_behind(tmp_path, how):
     long = ["--losses", "cross-entropy", "--seeds", 0, "--set", "epochs=100000", *DATA[2:], "--jobs", 1]
     study = subprocess.Popen(
@@ -141,7 +145,7 @@ def test_a_stopped_study_leaves_no_worker_behind(tmp_path, how):
         out, err = study.communicate(timeout=60)
         wait_until(lambda: gone(workers[0]), 20)
         assert out == ""
-        if how == signal.SIGINT:
+        if how != signal.SIGKILL:
             assert study.returncode == 130
             assert f"stopped; what is done is in {tmp_path}, and the same command goes on from there" in err
             assert "Traceback" not in err

@@ -41,8 +41,10 @@ def train(
     from trueup.train.measure import measured
 
     named = {"data": data, "model": model, "loss": loss, "seed": seed}
-    settings = {k: v for k, v in named.items() if v is not None} | _pairs(changed or [])
-    made = training.named(recipe, **settings)
+    named, pairs = {k: v for k, v in named.items() if v is not None}, _pairs(changed or [])
+    if twice := sorted(set(named) & set(pairs)):
+        raise InputError(f"--{twice[0]} {named[twice[0]]} and --set {twice[0]}={pairs[twice[0]]}: give one of them")
+    made = training.named(recipe, **named | pairs)
     folder = out or Path("runs") / training.folder_name(made)
     with progress_bar(f"{made.loss}, {made.epochs} epochs") as progress, resumable(folder):
         run = training.train(
@@ -92,8 +94,8 @@ def study(
     from trueup.train.watch import StudyView
 
     chosen = training.study_named(
-        name, losses=_words(losses), models=_words(models), data=_words(data), recipe=recipe,
-        calibrators=_words(calibrators),
+        name, losses=_words(losses, "--losses"), models=_words(models, "--models"), data=_words(data, "--data"),
+        calibrators=_words(calibrators, "--calibrators"), recipe=recipe,
         seeds=None if seeds is None else tuple(_whole(word, "seeds") for word in seeds.replace(",", " ").split()),
         settings=_pairs(changed) if changed else None,
     )  # fmt: skip
@@ -174,7 +176,7 @@ def reproduce(
         Path | None, typer.Option(help="draw the paper's figures into this folder; of all, a folder each")
     ] = None,
     docs: Annotated[Path | None, typer.Option(help="write the page of that name, or all pages into a folder")] = None,
-    resamples: Resamples = 300,
+    resamples: Annotated[int, typer.Option(min=1, help="for the intervals")] = 300,
     device: Device = "auto",
     mode: Mode = "auto",
     data_dir: DataDir = None,
@@ -236,7 +238,9 @@ def _some(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
-def _words(text: str | None) -> tuple[str, ...] | None:
+def _words(text: str | None, option: str) -> tuple[str, ...] | None:
+    if text is not None and not text.split():
+        raise InputError(f"{option}: none is named")
     return None if text is None else tuple(text.split())
 
 
