@@ -110,11 +110,13 @@ def explanation(images: list[Setting]) -> str:
     clipped = [each for each in images if each.staged and each.networks[CE][0].run.recipe.clip is not None]
     if not clipped:
         return ""
-    least = ", ".join(f"{early[0]:.0f} % with {short(loss)}" for loss, (early, _) in clipped_of(clipped[0]).items())
+    least = ", ".join(
+        f"{early[0]:.0f} % of the batches with {short(loss)}" for loss, (early, _) in clipped_of(clipped[0]).items()
+    )
     return (
         "The explanation is that focal loss has smaller gradients, and so smaller updates (Proposition 1). Clipping in "
-        f"the authors' step makes updates equally long: before the first fall of the learning rate at least {least} "
-        f"({_name(clipped[0])})."
+        "the authors' step makes updates equally long, before the first fall of the learning rate for at least "
+        f"{least} ({_name(clipped[0])})."
     )
 
 
