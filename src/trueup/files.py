@@ -69,6 +69,22 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
         raise
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """The file is there whole or not at all, whatever happens to the process or the machine meanwhile."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
+            error.filename = str(path)
+        raise
+
+
 def _by_ending(path: Path, table: dict[str, Callable]) -> Callable:
     if path.suffix.lower() not in table:
         raise InputError(f"{path}: unknown ending {path.suffix!r}; known: {', '.join(table)}")

@@ -305,6 +305,13 @@ def test_what_needs_no_network():
 # ---------------------------------------------------------------------- which networks
 
 
+def test_no_two_networks_have_the_same_title():
+    shelf = Shelf(RESULTS / "komisarenko2024" / "networks", measure.VERSION)
+    titles = [sheets.named(shelf.stored(name)) for name in shelf.names()]
+    assert len(titles) > 50
+    assert len(set(titles)) == len(titles)
+
+
 def test_each_recipe_counts_once_and_test_images_are_normalised_as_vals(tmp_path):
     recipe = SMALL.changed({"epochs": 1, "milestones": (), "factors": ()})
     for seed in (0, 1):

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 
+from trueup.files import write_whole
 from trueup.inputs import InputError
 from trueup.papers.reproduction import Reproduction, Sheet
-from trueup.train.run import write_whole
 
 FIRST = "reproduction.md"
 PLACES = {

@@ -7,11 +7,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from trueup import data as sources
 from trueup.inputs import InputError, count
 from trueup.papers.stored import store
 from trueup.train import Recipe
 from trueup.train.run import is_complete
+from trueup.train.study import check_data_and_nets
 from trueup.train.worker import Event, Task, run_all
 
 
@@ -41,8 +41,7 @@ def retrain(
 ) -> dict[str, str]:
     """Trains each recipe in ``work``/NAME and takes it into ``target``; the runs that failed, and why."""
     count(jobs, "jobs")
-    for name, split, seed in dict.fromkeys((made.data, made.split, made.split_seed) for made in recipes.values()):
-        sources.load(name, data_dir, split=split, seed=seed)  # what is missing is told before all work
+    check_data_and_nets(list(recipes.values()), data_dir)
     options = {"device": device, "mode": mode, "half": True, "data_dir": None if data_dir is None else str(data_dir)}
     tasks = [Task(name, recipe, work / name, options) for name, recipe in recipes.items()]
     waiting = [task for task in tasks if not is_complete(task.folder, task.recipe)]

@@ -21,11 +21,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trueup.files import write_whole
 from trueup.inputs import InputError
 from trueup.metrics import error, nll, score_logits
 from trueup.papers.summary import FILE, VERSION, has_predictions, stored_summary, summarise
 from trueup.train import RECIPES, Recipe, Run, folder_name, load_run, named
-from trueup.train.run import write_whole
 
 SUMS = "SHA256SUMS"
 KEPT = ("recipe.json", "history.jsonl", "run.json")

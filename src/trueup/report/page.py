@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trueup.files import write_whole
 from trueup.inputs import InputError, writable
 from trueup.report import specs
 
@@ -27,9 +28,7 @@ def page_path(path: str | os.PathLike[str]) -> Path:
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     """Writes the page of ``of_predictions`` or ``of_study``, whole or not at all."""
     path = page_path(path)
-    half = path.with_name(path.name + ".part")
-    half.write_text(render(content), encoding="utf-8")
-    os.replace(half, path)
+    write_whole(path, render(content).encode())
 
 
 def render(content: dict[str, Any]) -> str:

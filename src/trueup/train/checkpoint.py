@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from trueup.files import write_whole
 from trueup.inputs import InputError
 from trueup.train.loop import Progress
 from trueup.train.recipe import Recipe
@@ -73,19 +73,3 @@ def _sum(tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), total)  # type: ignore[arg-type]
     return f"{total:08x}"
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """The file is there whole or not at all, whatever happens to the process or the machine meanwhile."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
-            error.filename = str(path)
-        raise

@@ -20,8 +20,9 @@ from torch import Tensor
 from trueup import tables
 from trueup.audit import finite
 from trueup.calibrators import calibrator
+from trueup.files import write_whole
 from trueup.metrics import METRICS, Interval, Resampler, Scores, score, score_logits
-from trueup.train.run import Run, write_whole
+from trueup.train.run import Run
 from trueup.train.study import StudyRuns
 
 BASELINE = "cross-entropy"

@@ -38,11 +38,11 @@ from torch import Tensor
 import trueup
 from trueup import data as sources
 from trueup.data import Dataset
-from trueup.files import Content
+from trueup.files import Content, write_whole
 from trueup.files import write as write_predictions
 from trueup.inputs import InputError
 from trueup.predictions import Predictions, load
-from trueup.train.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint, write_whole
+from trueup.train.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from trueup.train.loop import Fitted, Progress, check_names, chosen_device, fit
 from trueup.train.recipe import Recipe
 from trueup.train.step import State

@@ -21,12 +21,13 @@ from trueup import data as sources
 from trueup import losses, models, tables
 from trueup.audit import finite
 from trueup.curvature import top_eigenvalues, trace
+from trueup.files import write_whole
 from trueup.inputs import InputError, count
 from trueup.papers.kimura2024.grid import CE
 from trueup.train import Recipe, Run, load_run
 from trueup.train.batches import normalisers, on_device
 from trueup.train.loop import chosen_device
-from trueup.train.run import where, write_whole
+from trueup.train.run import where
 
 FILE = "curvature.json"
 """All samples of val. What else is measured has a file of its own: see ``file_of``."""

@@ -13,10 +13,11 @@ from typing import Any
 
 from trueup.audit import finite
 from trueup.data import folders
+from trueup.files import write_whole
 from trueup.inputs import InputError
 from trueup.papers.stored import load_runs
 from trueup.predictions import Predictions, load
-from trueup.train.run import where, write_whole
+from trueup.train.run import where
 
 PRESUMED = "not stated"
 """The training loss of public logits that come without a word about it; cross-entropy, presumably."""

@@ -64,8 +64,9 @@ def named(entry: Entry) -> str:
 
 
 def _told_apart(entry: Entry) -> str:
-    """What a run's name says beside data, model and loss, in short: epochs, lr, how the batch is reduced, and seed."""
-    said = (("epochs-", "{} epochs"), ("lr-", "lr {}"), ("reduction-", "{}"), ("seed", "seed {}"))
+    """What a run's name says beside data, model and loss, in short: epochs, lr, how the batch is reduced and its
+    gradient clipped, and seed."""
+    said = (("epochs-", "{} epochs"), ("lr-", "lr {}"), ("reduction-", "{}"), ("clip-", "clip {}"), ("seed", "seed {}"))
     parts = entry["name"].split("_")[3:]
     told = [form.format(part.removeprefix(start)) for part in parts for start, form in said if part.startswith(start)]
     return f", {' '.join(told)}" if told else ""

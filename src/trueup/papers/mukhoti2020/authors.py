@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trueup.data import folders
+from trueup.files import write_whole
 from trueup.inputs import InputError
 from trueup.papers.judged import Figures, figures
 from trueup.papers.mukhoti2020.grid import beside
 from trueup.papers.published import Printed
 from trueup.papers.stored import write_sums
 from trueup.predictions import load
-from trueup.train.run import where, write_whole
+from trueup.train.run import where
 
 FILE = "authors.json"
 NETWORKS = {
