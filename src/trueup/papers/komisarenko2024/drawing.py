@@ -96,9 +96,9 @@ def differences(study: Study, folder: Path) -> Path:
     from trueup import plots
 
     wanted = (
-        ("nll", "nll", 1000, "by NLL: NLL, ‰"),
-        ("nll", "ece", 100, "by NLL: ECE, points"),
-        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE: the same, points"),
+        ("nll", "nll", 1000, "by NLL:\nNLL, ‰"),
+        ("nll", "ece", 100, "by NLL:\nECE, points"),
+        ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE:\nthe same, points"),
     )
     entries = study.networks
     drawn, axes = plots.figure(3, 1, width=8.5, height=0.9 + 0.14 * len(entries))
