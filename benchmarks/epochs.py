@@ -43,10 +43,13 @@ def recipe_of(net: str, epochs: int) -> Recipe:
 
 
 def images_of(recipe: Recipe, part: int = 1) -> Dataset:
-    """CIFAR-10, or every so many-th of its training images."""
+    """CIFAR-10, or every so many-th of its images, those that are measured after an epoch included."""
     found = data.load(recipe.data, None, split=recipe.split)
-    few = len(found.train) // part
-    return replace(found, train=Split(found.train.inputs[:few], found.train.labels[:few]))
+    fewer = {
+        name: Split(split.inputs[: len(split) // part], split.labels[: len(split) // part])
+        for name, split in found.splits().items()
+    }
+    return replace(found, **fewer)
 
 
 def measure(net: str, part: int, mode: str) -> dict[str, float]:
@@ -66,37 +69,89 @@ def measure(net: str, part: int, mode: str) -> dict[str, float]:
     }
 
 
-def at_once(net: str, part: int, epochs: int = 7) -> dict[str, float]:
-    """Seconds for each net and epoch, measuring included, where several train side by side; and of one alone."""
+class Waiting:
+    """A process that trains ``net`` and waits after its first epoch, with all compiled and captured, to be told how
+    many more to train."""
+
+    def __init__(self, net: str, part: int) -> None:
+        code = f"from benchmarks.epochs import train_when_told; train_when_told({net!r}, {part})"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.told, self.tells = self.process.stdin, self.process.stdout
+
+    def ready(self) -> None:
+        self._end_of_an_epoch()
+
+    def go(self, epochs: int) -> None:
+        self.told.write(f"{epochs}\n")
+
+    def ends(self, epochs: int) -> list[float]:
+        """When it began, and when it ended each epoch."""
+        return [self._end_of_an_epoch() for _ in range(epochs + 1)]
+
+    def _end_of_an_epoch(self) -> float:
+        line = self.tells.readline()
+        if not line:
+            raise RuntimeError(f"the process ended (exit code {self.process.wait()})")
+        return float(line)
+
+    def stop(self) -> None:
+        self.told.close()
+        self.process.wait()
+
+
+def train_when_told(net: str, part: int) -> None:
+    """What ``Waiting`` runs: prints the time after the first epoch, when it is told to go on, and after each epoch."""
+    left = 0
+
+    def after_epoch(state: Any, progress: Any) -> None:
+        nonlocal left
+        print(time.time(), flush=True)
+        left -= 1
+        if left <= 0:
+            line = sys.stdin.readline()
+            if not line:
+                os._exit(0)
+            left = int(line)
+            print(time.time(), flush=True)
+
+    recipe = recipe_of(net, 10_000)
+    fit(recipe, images_of(recipe, part), device="cuda", mode="compiled-graph", after_epoch=after_epoch)
+
+
+def side_by_side(processes: list[Waiting], part: int, epochs: int) -> float:
+    """Seconds for each net and epoch, measuring included, while all of them train."""
+    for process in processes:
+        process.go(epochs)
+    times = [process.ends(epochs) for process in processes]
+    begin, end = max(each[0] for each in times), min(each[-1] for each in times)
+    done = sum(sum(begin < at <= end for at in each) for each in times)
+    return part * (end - begin) / done
+
+
+def at_once(nets: dict[str, int], epochs: int = 6) -> dict[str, dict[str, float]]:
+    """By net: seconds for each net and epoch where several train side by side, and of one alone.
+
+    The processes of all nets (net -> part) start together, which hides most of the time that compiling takes; then one
+    net after the other is timed, while the rest wait.
+    """
     with shared_gpu() as shared:
-        ends = {processes: _ends(net, part, epochs, processes) for processes in (1, SIDE_BY_SIDE)}
-    seconds = {}
-    for processes, times in ends.items():
-        begin, end = max(each[0] for each in times), min(each[-1] for each in times)  # while all of them train
-        done = sum(sum(begin < at <= end for at in each) for each in times)
-        seconds[processes] = part * (end - begin) / done
-    return {"alone": seconds[1], "seconds": seconds[SIDE_BY_SIDE], "shared": float(shared)}
-
-
-def _ends(net: str, part: int, epochs: int, processes: int) -> list[list[float]]:
-    """When each process ended each epoch."""
-    code = f"from benchmarks.epochs import train_and_tell; train_and_tell({net!r}, {part}, {epochs})"
-    command = [sys.executable, "-c", code]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    return [[float(line) for line in process.communicate()[0].split()] for process in running]
-
-
-def train_and_tell(net: str, part: int, epochs: int) -> None:
-    """Prints the time after each epoch."""
-    recipe = recipe_of(net, epochs)
-    images = images_of(recipe, part)
-    fit(
-        recipe,
-        images,
-        device="cuda",
-        mode="compiled-graph",
-        after_epoch=lambda state, progress: print(time.time(), flush=True),
-    )
+        started = {net: [Waiting(net, part) for _ in range(SIDE_BY_SIDE)] for net, part in nets.items()}
+        for processes in started.values():
+            for process in processes:
+                process.ready()
+        found = {}
+        for net, processes in started.items():
+            alone = side_by_side(processes[:1], nets[net], epochs)
+            found[net] = {
+                "alone": alone, "seconds": side_by_side(processes, nets[net], epochs), "shared": float(shared)
+            }  # fmt: skip
+            for process in processes:
+                process.stop()
+    return found
 
 
 def in_a_process(net: str, part: int, modes: list[str]) -> dict[str, dict[str, float]]:
@@ -130,20 +185,23 @@ def main() -> None:
     place = Path(out)
     kept = place.with_suffix(".json")
     rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    wanted = {}
     for each in nets:
-        each, _, wanted = each.partition(":")
+        each, _, modes = each.partition(":")
         net, _, divisor = each.partition("/")
-        part = int(divisor or 1)
-        modes = wanted.split(",") if wanted else [*EPOCHS, "3"]
-        begin = time.perf_counter()
-        found: dict[str, Any] = in_a_process(net, part, [mode for mode in modes if mode != "3"])
-        if "3" in modes:
-            found["3"] = at_once(net, part)
-        for mode, result in found.items():
-            rows.setdefault(net, {})[mode] = result | {"part": part, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-        print(net, found, f"({time.perf_counter() - begin:.0f} s in all)", flush=True)
+        wanted[net] = int(divisor or 1), modes.split(",") if modes else [*EPOCHS, "3"]
+
+    def keep(net: str, found: dict[str, dict[str, Any]]) -> None:
+        part = {"part": wanted[net][0], "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        rows.setdefault(net, {}).update({mode: result | part for mode, result in found.items()})
+        print(net, found, flush=True)
         kept.write_text(json.dumps(rows, indent=1) + "\n")
         place.write_text(markdown(rows))
+
+    for net, (part, modes) in wanted.items():
+        keep(net, in_a_process(net, part, [mode for mode in modes if mode != "3"]))
+    for net, found in at_once({net: part for net, (part, modes) in wanted.items() if "3" in modes}).items():
+        keep(net, {"3": found})
 
 
 def markdown(rows: dict[str, Any]) -> str:
