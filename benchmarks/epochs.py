@@ -5,14 +5,20 @@ OUT.json beside OUT.md, and nets measured before stay in the table.
 
 CIFAR-10's 45 000 training images, batch 128, bf16, crop and flip; steady state: the median of the epochs after the
 first. ``eager`` is the plain loop, ``graph`` the whole step in a CUDA graph, ``compiled-graph`` that over the compiled
-net; ``3`` is three processes of the latter side by side, seconds for each net and epoch in aggregate. ``begin`` is the
-time from the call to the first step of a compiled graph, with nothing compiled before (where that was not so, it is
-left out). A net named as NET/8 is timed on an eighth of the images, and the seconds are multiplied by eight.
+net. ``begin`` is the time from the call to the first step of a compiled graph, with nothing compiled before; as an
+upper bound where the nets named together began together. A net named as NET/8 is timed on an eighth of the images, and
+the seconds are multiplied by eight.
+
+``3`` is three processes of compiled graphs side by side, seconds for each net and epoch in aggregate, and ``alone`` one
+of them, both with what is measured after an epoch. Those marked (1/8) are of an eighth of the images, where what an
+epoch costs once (its plan, the smaller last batch outside of the graph, starting to measure) counts eight times: they
+are to be compared with each other only.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -154,6 +160,21 @@ def at_once(nets: dict[str, int], epochs: int = 6) -> dict[str, dict[str, float]
     return found
 
 
+def begins(nets: dict[str, int], cache: str) -> dict[str, dict[str, Any]]:
+    """By net: seconds from the call to the first step, where all of them begin together with nothing compiled before;
+    what they compile stays in the folder ``cache``."""
+    code = "import benchmarks.epochs as b; b.measure_and_tell({!r}, {}, ['compiled-graph'])"
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
+    running = {
+        net: subprocess.Popen(
+            [sys.executable, "-c", code.format(net, part)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for net, part in nets.items()
+    }
+    told = {net: process.communicate()[0] for net, process in running.items()}
+    return {net: {"seconds": json.loads(line)["begin"], "together": len(nets)} for net, line in told.items() if line}
+
+
 def in_a_process(net: str, part: int, modes: list[str]) -> dict[str, dict[str, float]]:
     """``measure`` by mode, in a fresh process with nothing compiled before.
 
@@ -191,17 +212,25 @@ def main() -> None:
         net, _, divisor = each.partition("/")
         wanted[net] = int(divisor or 1), modes.split(",") if modes else [*EPOCHS, "3"]
 
+    def with_mode(mode: str) -> dict[str, int]:
+        return {net: part for net, (part, modes) in wanted.items() if mode in modes}
+
     def keep(net: str, found: dict[str, dict[str, Any]]) -> None:
-        part = {"part": wanted[net][0], "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        on = f"{torch.cuda.get_device_name()}; torch {torch.__version__}"
+        part = {"part": wanted[net][0], "date": f"{datetime.now(UTC):%Y-%m-%d}", "on": on}
         rows.setdefault(net, {}).update({mode: result | part for mode, result in found.items()})
         print(net, found, flush=True)
         kept.write_text(json.dumps(rows, indent=1) + "\n")
         place.write_text(markdown(rows))
 
     for net, (part, modes) in wanted.items():
-        keep(net, in_a_process(net, part, [mode for mode in modes if mode != "3"]))
-    for net, found in at_once({net: part for net, (part, modes) in wanted.items() if "3" in modes}).items():
-        keep(net, {"3": found})
+        keep(net, in_a_process(net, part, [mode for mode in modes if mode in EPOCHS]))
+    with tempfile.TemporaryDirectory() as cache:
+        for net, found in begins(with_mode("begin"), cache).items():
+            keep(net, {"begin": found})
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
+        for net, found in at_once(with_mode("3")).items():
+            keep(net, {"3": found})
 
 
 def markdown(rows: dict[str, Any]) -> str:
@@ -216,22 +245,25 @@ def markdown(rows: dict[str, Any]) -> str:
     for net, row in rows.items():
         times = {mode: row.get(mode, {}).get("seconds") for mode in EPOCHS}
         best, three, compiled = min(t for t in times.values() if t), row.get("3", {}), row.get("compiled-graph", {})
-        parts = max(cell.get("part", 1) for cell in row.values())
+        parts = max(row[mode].get("part", 1) for mode in EPOCHS if mode in row)
+        together = f"< {math.ceil(row['begin']['seconds'])}" if "begin" in row else ""
+        mark = f" (1/{three['part']})" if three.get("part", 1) > 1 else ""
         cells = [
             net + (f" (1/{parts} of the images)" if parts > 1 else ""),
             *(_number(times[mode]) for mode in EPOCHS),
             _number(BOUNDS.get(net)),
             _number(times["eager"] and times["eager"] / best),
-            _number(compiled.get("begin"), 0),
+            _number(compiled.get("begin"), 0) or together,
             _number(compiled.get("memory"), 1),
-            _number(three.get("alone")),
-            _number(three.get("seconds")),
+            _number(three.get("alone")) + mark,
+            _number(three.get("seconds")) + mark,
             _number(three.get("seconds") and three["alone"] / three["seconds"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    about = f"{torch.cuda.get_device_name()}; torch {torch.__version__}; " if torch.cuda.is_available() else ""
-    days = sorted({cell["date"] for row in rows.values() for cell in row.values()})
-    return "\n".join([*lines, "", about + " and ".join(days), ""])
+    found = [cell for row in rows.values() for cell in row.values()]
+    about = ["; ".join(sorted({cell["on"] for cell in found})), " and ".join(sorted({cell["date"] for cell in found}))]
+    beside = sorted({cell["beside"] for cell in found if "beside" in cell})
+    return "\n".join([*lines, "", ", ".join(about), *(f"Bounds of begin: measured beside {it}." for it in beside), ""])
 
 
 def _number(value: float | None, digits: int = 2) -> str:
