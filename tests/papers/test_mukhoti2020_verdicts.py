@@ -200,6 +200,21 @@ def test_steps_are_compared_on_the_losses_and_seeds_that_all_have(setting):
     assert checks.step_decides([setting, apart], "cifar10").verdict == UNTESTED
 
 
+def test_on_which_side_of_the_truth_focal_loss_ends_is_told_of_each_step(setting, monkeypatch):
+    other = replace(setting, step="mean, not clipped")
+    gaps = {setting.step: 0.02, other.step: -0.05}
+    monkeypatch.setattr(type(setting), "figure", lambda self, loss, quantity: gaps[self.step])
+    assert checks.sign_decides([setting], "cifar10").verdict == UNTESTED
+    told = checks.sign_decides([setting, other], "cifar10")
+    assert told.verdict == FAILS
+    assert "summed, clipped at 2: +2.00 points" in told.evidence
+    assert "mean, not clipped: -5.00 points" in told.evidence
+    gaps[other.step] = 0.05
+    assert checks.sign_decides([setting, other], "cifar10").verdict == HOLDS
+    gaps[other.step] = 1e-4
+    assert checks.sign_decides([setting, other], "cifar10").verdict == UNCLEAR
+
+
 def test_the_sum_at_a_lower_rate_is_the_mean_with_a_weaker_decay():
     recipe = SMALL.changed({"batch": 30, "loss": "focal:3", "epochs": 2, "milestones": (), "factors": (), "clip": None})
     mean = recipe.changed({"reduction": "mean", "lr": 0.3, "weight_decay": 0.01})

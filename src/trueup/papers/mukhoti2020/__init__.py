@@ -51,6 +51,7 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
         *checks.printed_figures(theirs),
         *(finding for claim in CLAIMS for finding in claims.judged(claim, settings)),
         *(checks.step_decides(settings, data) for data in STUDIED_DATA),
+        *(checks.sign_decides(settings, data) for data in STUDIED_DATA),
         *(checks.decay_decides(settings, data) for data in STUDIED_DATA if data not in TEXTS),
         checks.stopping_decides(settings),
         checks.short_schedule(settings),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 
 from trueup.focal import gamma_star, phi, risk_minimiser
 from trueup.papers.mukhoti2020.authors import Author
-from trueup.papers.mukhoti2020.claims import CE, FL3, all_of, clearly, half_the_ece, over_networks, short
+from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, all_of, clearly, half_the_ece, over_networks, short
 from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting, alike
@@ -69,28 +69,64 @@ def by_step(settings: list[Setting], data: str) -> list[list[Setting]]:
     return [group for group in restricted if {CE, FL3} <= set(group[0].networks)]
 
 
+def _of_steps(
+    text: str,
+    where: str,
+    lacking: str,
+    settings: list[Setting],
+    data: str,
+    judge: Callable[[list[Setting]], Verdict | None],
+) -> Finding:
+    """A question to settings of one data set that differ in their step; ``judge`` gives None where one is missing."""
+    judged = [(_without_step(group[0]), judge(group)) for group in by_step(settings, data)]
+    told = [(on, verdict(found[0]), found[1]) for on, found in judged if found is not None]
+    if not told:
+        return Finding(text, where, UNTESTED, DATASETS[data], lacking, ours=True)
+    on, first, evidence = told[0]
+    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+
+
+CODE = "not discussed; the authors' code sums and clips for images, and does neither for texts"
+TWO_STEPS = "it needs cross-entropy and FL-3 with another step than the authors', of the same seed"
+
+
 def step_decides(settings: list[Setting], data: str) -> Finding:
     """Whether another step from a batch's gradient leaves the paper's main conclusion as it is, on one data set."""
     text = "Whether cross-entropy's ECE is twice focal loss's does not depend on how the loss is summed and clipped."
-    where = "not discussed; the authors' code sums and clips for images, and does neither for texts"
-    told = []
-    for group in by_step(settings, data):
+
+    def judge(group: list[Setting]) -> Verdict:
         verdicts = [half_the_ece(setting) for setting in group]
         lines = (
             f"{setting.step}: {_ANSWERS[holds]} ({found})"
             for setting, (holds, found) in zip(group, verdicts, strict=True)
         )
         evidence = f"cross-entropy's ECE at least twice theirs, {group[0].seeds(*group[0].networks)}? "
-        same = _agree(holds for holds, _ in verdicts)
-        told.append((_without_step(group[0]), verdict(same), evidence + "; ".join(lines)))
-    if not told:
-        lacking = "it needs cross-entropy and FL-3 with another step than the authors', of the same seed"
-        return Finding(text, where, UNTESTED, DATASETS[data], lacking, ours=True)
-    on, first, evidence = told[0]
-    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+        return _agree(holds for holds, _ in verdicts), evidence + "; ".join(lines)
+
+    return _of_steps(text, CODE, TWO_STEPS, settings, data, judge)
 
 
 _ANSWERS = {True: "yes", False: "no", None: "cannot be told"}
+
+
+def sign_decides(settings: list[Setting], data: str) -> Finding:
+    """Whether focal loss ends on the same side of the truth with every step."""
+    text = "Whether focal loss ends over- or under-confident does not depend on how the loss is summed and clipped."
+
+    def judge(group: list[Setting]) -> Verdict:
+        lines = (
+            f"{setting.step}: {100 * setting.figure(FL3, 'overconfidence'):+.2f} points, T "
+            + ", ".join(f"{t:.1f}" for t in setting.temperatures(FL3))
+            for setting in group
+        )
+        evidence = f"FL-3's mean confidence less accuracy, {group[0].seeds(FL3)}. {'; '.join(lines)}"
+        return _agree(_over_confident(setting) for setting in group), evidence
+
+    return _of_steps(text, CODE, TWO_STEPS, settings, data, judge)
+
+
+def _over_confident(setting: Setting) -> bool | None:
+    return clearly(setting.figure(FL3, "overconfidence"), setting.error_of(FL3, "overconfidence"))
 
 
 def _agree(verdicts: Iterable[bool | None]) -> bool | None:
@@ -111,27 +147,22 @@ def decay_decides(settings: list[Setting], data: str) -> Finding:
     """
     text = "That focal loss ends under-confident with the mean and no clipping does not depend on the weight decay."
     where = "weight decay is mentioned (Section 4), its part is not tested"
-    told = []
-    for group in by_step(settings, data):
+    lacking = "it needs cross-entropy and FL-3 with three steps: the authors', the mean, the sum at lr/128"
+
+    def judge(group: list[Setting]) -> Verdict | None:
         of_step = {setting.step: setting for setting in group}
-        if {SUMMED, MEAN, WEAK_DECAY} <= set(of_step):
-            strong, weak, authors = (of_step[step] for step in (MEAN, WEAK_DECAY, SUMMED))
-            recipe = authors.networks[FL3][0].run.recipe
-            of_strong, of_weak = map(_ending, (strong, weak))
-            evidence = (
-                f"FL-3, {strong.seeds(FL3)}, with the mean and not clipped, decay {recipe.weight_decay:g}: "
-                f"{of_strong}; the same step with decay {recipe.weight_decay:g}/{recipe.batch} (the sum at "
-                f"lr/{recipe.batch}): {of_weak}. {beside_decay(authors)}"
-            )
-            signs = [
-                clearly(s.figure(FL3, "overconfidence"), s.error_of(FL3, "overconfidence")) for s in (strong, weak)
-            ]
-            told.append((_without_step(strong), verdict(_agree(signs)), evidence))
-    if not told:
-        lacking = "it needs cross-entropy and FL-3 with three steps: the authors', the mean, the sum at lr/128"
-        return Finding(text, where, UNTESTED, DATASETS[data], lacking, ours=True)
-    on, first, evidence = told[0]
-    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+        if not {SUMMED, MEAN, WEAK_DECAY} <= set(of_step):
+            return None
+        strong, weak, authors = (of_step[step] for step in (MEAN, WEAK_DECAY, SUMMED))
+        recipe = authors.networks[FL3][0].run.recipe
+        evidence = (
+            f"FL-3, {strong.seeds(FL3)}, with the mean and not clipped, decay {recipe.weight_decay:g}: "
+            f"{_ending(strong)}; the same step with decay {recipe.weight_decay:g}/{recipe.batch} (the sum at "
+            f"lr/{recipe.batch}): {_ending(weak)}. {beside_decay(authors)}"
+        )
+        return _agree(_over_confident(setting) for setting in (strong, weak)), evidence
+
+    return _of_steps(text, where, lacking, settings, data, judge)
 
 
 def _ending(setting: Setting) -> str:
@@ -156,7 +187,7 @@ def beside_decay(setting: Setting) -> str:
     )
 
 
-def last_stage(setting: Setting) -> tuple[bool | None, str]:
+def last_stage(setting: Setting) -> Verdict:
     """Whether cross-entropy's ECE is twice FL-3's at all epochs after the second fall, or at none; None where at some
     it is so near that it cannot be told."""
     begin = setting.drops(CE)[1]

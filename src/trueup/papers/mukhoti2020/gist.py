@@ -49,23 +49,28 @@ def conclusion(images: list[Setting]) -> str:
 
 
 def step(settings: list[Setting]) -> str:
-    """Every data set that has two steps, and the numbers of the first of which it decides."""
-    found = {data: checks.step_decides(settings, data).verdict for data in DATASETS}
-    tested = {data: of for data, of in found.items() if of != UNTESTED}
+    """Every data set that has two steps, with its numbers."""
+    tested = {data: groups[0] for data in DATASETS if (groups := checks.by_step(settings, data))}
     if not tested:
         return ""
-    shown = next((data for data, of in tested.items() if of == FAILS), next(iter(tested)))
-    group = checks.by_step(settings, shown)[0]
+    factor, sign = (
+        _answers({data: asked(settings, data).verdict for data in tested})
+        for asked in (checks.step_decides, checks.sign_decides)
+    )
+    return (
+        "Does it depend on how a batch's gradient becomes a step, of which the paper's text says nothing? "
+        f"{factor}. And whether focal loss ends over- or under-confident? {sign}. ECE of cross-entropy and of FL-3, "
+        f"and FL-3's mean confidence less accuracy, by step. {' '.join(map(_by_step, tested.values()))}"
+    )
+
+
+def _by_step(group: list[Setting]) -> str:
     parts = (
         f"{each.step}: {percent(each.figure(CE, 'ece'))} and {percent(each.figure(FL3, 'ece'))} %, "
         f"{100 * each.figure(FL3, 'overconfidence'):+.2f} points"
         for each in group
     )
-    return (
-        "Does it depend on how a batch's gradient becomes a step, of which the paper's text says nothing? "
-        f"{_answers(tested)}. {_name(group[0])}, {group[0].seeds(CE, FL3)}, ECE of cross-entropy and of FL-3, and "
-        f"FL-3's mean confidence less accuracy, by step. {'; '.join(parts)}."
-    )
+    return f"{_name(group[0])}, {group[0].seeds(CE, FL3)}: {'; '.join(parts)}."
 
 
 def _answers(verdicts: dict[str, str]) -> str:
