@@ -29,6 +29,10 @@ TITLES = {
 }
 
 
+PERCENT, EPOCHS = "{task.percentage:>3.0f} %", "{task.completed:.2f}/{task.total:.0f} epochs"
+"""What stands beside a bar. Hundredths, as an epoch can take minutes."""
+
+
 def title(metric: str) -> str:
     """A metric's name as a reader wants it: that of ``TITLES``, or else its own."""
     return TITLES.get(metric, metric.replace("_", " "))
@@ -59,19 +63,20 @@ def text(renderable: Any, width: int = 110) -> str:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, where that is a terminal, once the work has taken a second."""
+def progress(what: str, total: float = 1.0, beside: str = PERCENT) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr, where that is a terminal, once the work has taken a second; it is told how much of ``total``
+    is done."""
     console = Console(stderr=True)
     bar = Progress(
-        TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn(),
+        TextColumn(what), BarColumn(), TextColumn(beside), TimeRemainingColumn(),
         console=console, transient=True,
     )  # fmt: skip
-    task, begun = bar.add_task(what, total=1.0), time.monotonic()
+    task, begun = bar.add_task(what, total=total), time.monotonic()
 
-    def advance(share: float) -> None:
+    def advance(done: float) -> None:
         if console.is_terminal and not bar.live.is_started and time.monotonic() - begun > 1:
             bar.start()
-        bar.update(task, completed=share)
+        bar.update(task, completed=done)
 
     try:
         yield advance

@@ -159,7 +159,7 @@ def test_a_damaged_run_json_is_told(tmp_path, content):
 def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
     (tmp_path / "history.jsonl").symlink_to("/dev/full")
     monkeypatch.setattr(run, "write_whole", lambda path, content: None)
-    keeper = run._Keeper(tmp_path, SMALL, "", 1e9, 0.0, None)
+    keeper = run._Keeper(tmp_path, SMALL, "", 1e9, 0.0)
     with pytest.raises(OSError, match="No space left") as told:
         keeper.after_epoch(None, Progress([{"epoch": 0}]))  # type: ignore[arg-type]
     assert told.value.filename == str(tmp_path / "history.jsonl")

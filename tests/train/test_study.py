@@ -204,8 +204,9 @@ def test_people_can_follow_a_study(tmp_path, terminal):
         view(tasks, None)
         for task in tasks:
             view(tasks, worker.Event("begin", task))
-        view(tasks, worker.Event("epoch", tasks[0], 1))
-        assert view.bars.tasks[0].completed == 1
+        view(tasks, worker.Event("further", tasks[0], 0.25))
+        view(tasks, worker.Event("further", tasks[0], 1.5))
+        assert view.bars.tasks[0].completed == 1.5
         assert view.bars.tasks[0].total == 6
         view(tasks, worker.Event("failed", tasks[0], 1, "out of memory\nmore"))
         view(tasks, worker.Event("done", tasks[1], 3))
@@ -213,6 +214,7 @@ def test_people_can_follow_a_study(tmp_path, terminal):
     shown = console.file.getvalue()
     assert "cross-entropy seed 0: out of memory" in shown
     assert ("2/2" in shown) == (not terminal)
+    assert ("6.00/6 epochs" in shown) == terminal
 
 
 def test_pooled_scores_are_those_of_all_samples(found):

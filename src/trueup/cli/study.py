@@ -46,11 +46,8 @@ def train(
         raise InputError(f"--{twice[0]} {named[twice[0]]} and --set {twice[0]}={pairs[twice[0]]}: give one of them")
     made = training.named(recipe, **named | pairs)
     folder = out or Path("runs") / training.folder_name(made)
-    with progress_bar(f"{made.loss}, {made.epochs} epochs") as progress, resumable(folder):
-        run = training.train(
-            made, folder, device=device, mode=mode, data_dir=data_dir,
-            progress=lambda entry: progress((entry["epoch"] + 1) / made.epochs),
-        )  # fmt: skip
+    with progress_bar(made.loss, made.epochs, tables.EPOCHS) as progress, resumable(folder):
+        run = training.train(made, folder, device=device, mode=mode, data_dir=data_dir, progress=progress)
     found = finite(measured(run.test.logits, run.test.labels))
     content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
     shown = tables.table(f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test", "", "")

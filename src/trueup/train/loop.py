@@ -19,6 +19,7 @@ from trueup.data import registry as sources
 from trueup.inputs import InputError
 from trueup.train.batches import Batches, normalisers, on_device, seed_of
 from trueup.train.measure import Diverged, feature_norms, histograms, logits_of, measured
+from trueup.train.pace import STEP_COST, Pace
 from trueup.train.recipe import Recipe
 from trueup.train.step import GradientNorms, State, captured, step
 
@@ -70,8 +71,10 @@ def fit(
     mode: str = "auto",
     saved: tuple[dict[str, Tensor], Progress] | None = None,
     after_epoch: Callable[[State, Progress], None] | None = None,
+    watch: Callable[[float], None] | None = None,
 ) -> Fitted:
-    """Trains as the recipe says. ``saved`` is a state to go on from; ``after_epoch`` sees the state after each epoch.
+    """Trains as the recipe says. ``saved`` is a state to go on from; ``after_epoch`` sees the state after each epoch,
+    ``watch`` how many epochs are done, as in 3.25, now and then.
 
     The smaller batch that is left at the end of an epoch, which the papers' code keeps, always runs plainly.
     One entry of the history is one epoch: learning rate, seconds, gradient norms before clipping, the L2 norm of the
@@ -118,6 +121,9 @@ def fit(
         if mode != "eager" and full_batches and progress.epoch < recipe.epochs:
             full_step = captured(full_step, state, batches)
 
+        work = STEP_COST * len(data.train) + sum(len(labels) for _, labels, _ in shown.values())
+        pace = Pace(watch, place, work)
+        pace.begin(progress.epoch)
         for epoch in range(progress.epoch, recipe.epochs):
             begin = time.perf_counter()
             torch.manual_seed(seed_of(recipe.seed, epoch, "dropout"))
@@ -128,13 +134,15 @@ def fit(
             batches.draw(epoch)
             for _ in range(full_batches):
                 full_step()
+                pace.add(STEP_COST * recipe.batch)
             if rest > 1:  # batch norm cannot take a single sample
                 one(state.trained, rest)
+                pace.add(STEP_COST * rest)
             gradient_norm = norms.summary()  # waits for the device
             trained = time.perf_counter()
 
             with feature_norms(models.last_layer(model)) as features:
-                logits = _all_logits(model, shown, autocast, epoch)
+                logits = _all_logits(model, shown, autocast, epoch, pace.add)
             of_train = torch.cat(features)[: len(logits["train"])]  # the first of the shown
             if hasattr(criterion, "observe_validation"):
                 criterion.observe_validation(logits["val"].softmax(1), data.val.labels.to(place))
@@ -156,6 +164,7 @@ def fit(
                 progress.best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
             if after_epoch is not None:
                 after_epoch(state, progress)
+            pace.begin(epoch + 1)
 
         # the result
         del shown["train"]
@@ -217,9 +226,18 @@ def chosen_mode(mode: str, place: torch.device, recipe: Recipe, samples: int, *,
     return "compiled-graph" if recipe.epochs * (samples // recipe.batch) >= COMPILING_PAYS else "graph"
 
 
-def _all_logits(model: nn.Module, shown: dict[str, Any], autocast: Any, epoch: int) -> dict[str, Tensor]:
+def _all_logits(
+    model: nn.Module,
+    shown: dict[str, Any],
+    autocast: Any,
+    epoch: int,
+    after_block: Callable[[int], None] | None = None,
+) -> dict[str, Tensor]:
     try:
-        return {name: logits_of(model, inputs, normaliser, autocast) for name, (inputs, _, normaliser) in shown.items()}
+        return {
+            name: logits_of(model, inputs, normaliser, autocast, after_block)
+            for name, (inputs, _, normaliser) in shown.items()
+        }
     except Diverged as error:
         raise Diverged(f"epoch {epoch}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,15 +30,28 @@ class Diverged(InputError):
 
 
 @torch.no_grad()
-def logits_of(model: nn.Module, inputs: Tensor, normaliser: Normaliser, autocast: Any) -> Tensor:
-    """(N, K) float32 logits of all samples, in eval mode; the model is left in the mode it was in."""
+def logits_of(
+    model: nn.Module,
+    inputs: Tensor,
+    normaliser: Normaliser,
+    autocast: Any,
+    after_block: Callable[[int], None] | None = None,
+) -> Tensor:
+    """(N, K) float32 logits of all samples, in eval mode; the model is left in the mode it was in.
+
+    ``after_block`` is called with the number of samples that went through the network at once.
+    """
     training = model.training
     model.eval()
     with autocast():
         size = OF_TEXTS if inputs.dtype == torch.int32 else BLOCK
-        blocks = [model(normaliser(block)).float() for block in inputs.split(size)]
+        found = []
+        for block in inputs.split(size):
+            found.append(model(normaliser(block)).float())
+            if after_block is not None:
+                after_block(len(block))
     model.train(training)
-    logits = torch.cat(blocks)
+    logits = torch.cat(found)
     if not bool(torch.isfinite(logits).all()):
         raise Diverged("the outputs of the network are not finite any more; a lower lr, or a clip, may help")
     return logits

@@ -103,12 +103,13 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 20.0,
     half: bool = False,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Run:
     """Trains in ``folder``, or goes on there; a complete run is only read.
 
     A checkpoint is written every ``checkpoint_seconds``, more often where that costs next to nothing, and after every
-    epoch with 0. ``half`` stores the predictions in float16. ``progress`` sees each new entry of the history.
+    epoch with 0. ``half`` stores the predictions in float16. ``progress`` sees how many epochs are
+    done, as in 3.25, now and then.
     """
     folder = Path(folder)
     chosen_device(device)
@@ -122,7 +123,7 @@ def train(
         (folder / "run.json").unlink(missing_ok=True)  # of a run that has lost a file since: it is trained anew
         data = sources.load(recipe.data, data_dir, split=recipe.split, seed=recipe.split_seed)
         saved = read_checkpoint(folder, recipe, data.checksum)
-        keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, saved[2] if saved else 0.0, progress)
+        keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, saved[2] if saved else 0.0)
         keeper.begin(saved[1].history if saved else [])
         with _explained(folder, recipe):
             fitted = fit(
@@ -132,6 +133,7 @@ def train(
                 mode=mode,
                 saved=saved[:2] if saved else None,
                 after_epoch=keeper.after_epoch,
+                watch=progress,
             )
         _finish(folder, recipe, data, fitted, keeper.seconds(), device, half)
         (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -208,10 +210,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 class _Keeper:
     """Keeps the history after every epoch, and a checkpoint now and then."""
 
-    def __init__(
-        self, folder: Path, recipe: Recipe, checksum: str, every: float, seconds: float, progress: Any = None
-    ) -> None:
-        self.folder, self.recipe, self.checksum, self.every, self.progress = folder, recipe, checksum, every, progress
+    def __init__(self, folder: Path, recipe: Recipe, checksum: str, every: float, seconds: float) -> None:
+        self.folder, self.recipe, self.checksum, self.every = folder, recipe, checksum, every
         self.begun = time.perf_counter() - seconds
         self.last, self.cost = time.perf_counter(), 0.0
 
@@ -237,8 +237,6 @@ class _Keeper:
             write_checkpoint(self.folder, self.recipe, self.checksum, state, progress, self.seconds())
             self.last = time.perf_counter()
             self.cost = self.last - now
-        if self.progress is not None:
-            self.progress(entry)
 
 
 # ---------------------------------------------------------------------- the folder

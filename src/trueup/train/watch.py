@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from trueup.tables import EPOCHS
 from trueup.train.worker import Event, Task
 
 
@@ -17,13 +18,13 @@ class StudyView:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} epochs"),
-            TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, speed_estimate_period=60,
+            TextColumn("{task.description}"), BarColumn(), TextColumn(EPOCHS), TimeElapsedColumn(),
+            TimeRemainingColumn(), console=console, transient=True, speed_estimate_period=60,
             disable=not console.is_terminal,
         )  # fmt: skip
         self.whole = self.bars.add_task("study", total=None, visible=False)
         self.of_run: dict[str, TaskID] = {}
-        self.done_before: dict[str, int] = {}
+        self.done_before: dict[str, float] = {}
         self.begun: dict[str, float] = {}
         self.ended = 0
 

@@ -44,11 +44,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened to a run: it began, an epoch is over, it is done, it failed."""
+    """Something happened to a run: it began, it has got further, it is done, it failed."""
 
     kind: str
     task: Task
-    epochs_done: int = 0
+    epochs_done: float = 0
     message: str = ""
 
 
@@ -121,7 +121,7 @@ class _Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.tell(Event("begin", task))
-        done = 0
+        done = 0.0
         try:
             self.process.stdin.write(task.line())
             self.process.stdin.flush()
@@ -204,7 +204,7 @@ def _work(task: dict[str, Any], events: IO[str]) -> None:
         train(
             recipe,
             task["folder"],
-            progress=lambda entry: tell("epoch", epochs_done=entry["epoch"] + 1),
+            progress=lambda done: tell("further", epochs_done=done),
             **task["options"],
         )
         tell("done", epochs_done=recipe.epochs)
