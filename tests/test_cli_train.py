@@ -48,7 +48,7 @@ def test_train_as_json_then_again(tmp_path):
     again = inside("train", *SMALL_RUN, "--loss", "focal:2", "--seed", 3, "--out", tmp_path / "run")
     assert again.exit_code == 0
     for word in ("ECE", "error", "NLL", "focal:2, seed 3"):
-        assert word in re.sub(r"\s+", " ", again.stdout)
+        assert word in again.stdout
 
 
 @pytest.mark.parametrize(

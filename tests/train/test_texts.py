@@ -230,7 +230,7 @@ def test_on_the_command_line_it_is_exit_code_two_and_no_traceback(case, folder, 
 
 
 @pytest.mark.parametrize(("name", "model"), [("sst", "tree-lstm"), ("20newsgroups", "text-cnn")])
-def test_a_study_of_texts_as_a_user_runs_it(folder, tmp_path, monkeypatch, name, model):
+def test_a_study_of_texts_as_a_user_runs_it(folder, tmp_path, monkeypatch, caplog, name, model):
     monkeypatch.chdir(tmp_path)
     options = ["--data", name, "--set", "epochs=1", "--set", "batch=5", "--seeds", "0", "--resamples", "50"]
     losses = ["--losses", "cross-entropy cross-entropy+mmce:8", "--jobs", "1", "--device", "cpu"]
@@ -240,6 +240,8 @@ def test_a_study_of_texts_as_a_user_runs_it(folder, tmp_path, monkeypatch, name,
     assert (found["study"], found["folder"]) == (name, f"studies/{name}")
     assert {row["loss"] for row in found["rows"]} == {"cross-entropy", "cross-entropy+mmce:8"}
     assert {row["model"] for row in found["rows"]} == {model}
+    assert "have no vector in some.npz" in found["notes"][name]
+    assert not caplog.records  # it is told once
     again = CliRunner().invoke(app, ["study", *options, *losses])
     (note,) = [line for line in again.stdout.splitlines() if line.startswith(f"{name}: ")]
     assert "have no vector in some.npz" in note
@@ -257,8 +259,9 @@ def test_the_study_of_a_data_set_has_its_own_recipe_and_losses():
     assert study_named(data=("sst", "20newsgroups")).name == "sst-20newsgroups"  # no recipe is for both
 
 
-def test_training_says_what_is_to_be_known_of_the_data(folder, tmp_path):
+def test_training_says_what_is_to_be_known_of_the_data(folder, tmp_path, caplog):
     options = ["--recipe", "mukhoti2020-sst", "--set", "epochs=1", "--set", "batch=5", "--device", "cpu"]
     done = CliRunner().invoke(app, ["train", *options, "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("sst: ") and "tokens" in line]
+    assert not caplog.records  # it is told once

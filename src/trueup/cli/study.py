@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,19 +48,20 @@ def train(
         raise InputError(f"--{twice[0]} {named[twice[0]]} and --set {twice[0]}={pairs[twice[0]]}: give one of them")
     made = training.named(recipe, **named | pairs)
     folder = out or Path("runs") / training.folder_name(made)
-    with progress_bar(made.loss, made.epochs, tables.EPOCHS) as progress, resumable(folder):
+    with progress_bar(made.loss, made.epochs, tables.EPOCHS) as progress, resumable(folder), _notes_told_later():
         run = training.train(made, folder, device=device, mode=mode, data_dir=data_dir, progress=progress)
     found = finite(measured(run.test.logits, run.test.labels))
     content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
-    shown = tables.table(f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test", "", "")
+    shown = tables.table("", "", "")
     shown.show_header = False
     for name in ("error", "nll", "ece"):
         shown.add_row(tables.title(name), tables.number(name, found[name]))
     shown.add_row("seconds", f"{run.seconds:.1f}")
     shown.add_row("folder", str(folder))
-    show(shown, finite(content), as_json)
+    title = f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test"  # wider than the table
+    show(Group(title, shown), finite(content), as_json)
     if not as_json:
-        _notes([run])
+        _tell_notes([run])
 
 
 @app.command()
@@ -97,7 +100,7 @@ def study(
         settings=_pairs(changed) if changed else None,
     )  # fmt: skip
     folder = out or Path("studies") / chosen.name
-    with StudyView(Console(stderr=True)) as view, resumable(folder):
+    with StudyView(Console(stderr=True)) as view, resumable(folder), _notes_told_later():
         found = training.run_study(chosen, folder, jobs=jobs, device=device, mode=mode, data_dir=data_dir, watch=view)
     if not found.runs:
         raise InputError("every run failed: " + "; ".join(dict.fromkeys(found.failed.values())))
@@ -111,7 +114,7 @@ def study(
         except InputError as error:  # a study without pictures is still one
             why_not = str(error)
     page, no_page = folder / "report.html", ""
-    with resumable(folder):
+    with resumable(folder), _notes_told_later():
         try:
             check_page(page)
             write_study(folder, page, data_dir)
@@ -119,9 +122,10 @@ def study(
             no_page = str(error)
     content = {"study": chosen.name, "folder": str(folder), "rows": table.to_list(), "failed": table.failed}
     content |= {"figures": [str(path) for path in drawn.values()], "page": None if no_page else str(page)}
+    content["notes"] = _notes(found.runs)
     show(table, content, as_json)
     if not as_json:
-        _notes(found.runs)
+        _tell_notes(found.runs)
         typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
     if not as_json and (drawn or why_not):
         typer.echo(why_not or f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}")
@@ -215,12 +219,27 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _notes(runs: Sequence[Run]) -> None:
-    """What is to be known of the data, as the share of tokens without a vector: a line for each data set."""
+def _notes(runs: Sequence[Run]) -> dict[str, str]:
+    """What is to be known of each data set, as the share of tokens without a vector."""
     notes = {run.recipe.data: "; ".join(run.info.get("data_notes", ())) for run in runs}
-    for data, told in notes.items():
-        if told:
-            typer.echo(f"{data}: {told}")
+    return {data: note for data, note in notes.items() if note}
+
+
+def _tell_notes(runs: Sequence[Run]) -> None:
+    for data, note in _notes(runs).items():
+        typer.echo(f"{data}: {note}")
+
+
+@contextmanager
+def _notes_told_later() -> Iterator[None]:
+    """Beside the numbers, also where the runs are complete and no data are read: so not while they are read."""
+    log = logging.getLogger("trueup.data")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
