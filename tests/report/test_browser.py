@@ -147,6 +147,16 @@ def test_diagrams_and_tables_follow_their_controls(browser, tmp_path):
     undisturbed(browser, path)
 
 
+def test_a_key_names_what_is_drawn_and_no_mark_is_cut(browser, tmp_path):
+    browser.size(1200)
+    sets = network("cifar10_resnet110_kull", 10, 500)
+    for given, names in ((sets, ["as it is", "after scaling"]), (sets | {"val": None}, ["as it is"])):
+        browser.open(written(tmp_path, given))
+        key = "[...document.querySelectorAll('#coverage .role-legend-label text')].map((each) => each.textContent)"
+        assert browser.run(key) == names
+        assert browser.run("document.querySelectorAll('#landscape .mark-symbol[clip-path]').length") == 0
+
+
 def test_strange_predictions_open_without_complaint(browser, tmp_path):
     browser.size(1200)
     for name in STRANGE:

@@ -96,7 +96,7 @@ def test_strange_predictions_have_a_page(name):
 def test_every_spec_is_valid_once_its_blanks_are_filled():
     blanks = {
         "temperatures": [0.25, 4], "gammas": [-1, 6], "heights": [0.1 * i for i in range(8)], "format": ".1%",
-        "height": 100, "epochs": [1, 9], "domain": [0, 1],
+        "height": 100, "epochs": [1, 9], "domain": [0, 1], "names": ["as it is"],
     }  # fmt: skip
 
     def filled(part):

@@ -160,17 +160,17 @@ def histogram(kind: str, height: int = 110) -> Spec:
 
 
 def _named(looks: list[Any]) -> Spec:
-    """As it is and after scaling, each in a look of its own."""
+    """As it is and after scaling, each in a look of its own; the key names those that are there (blank: names)."""
     return {
         "field": "name",
         "type": "nominal",
         "scale": {"domain": ["as it is", "after scaling"], "range": looks},
-        "legend": {"orient": "top", "title": None, "symbolSize": 400},
+        "legend": {"orient": "top", "title": None, "symbolSize": 400, "values": "$names"},
     }
 
 
 def coverage(height: int = 250) -> Spec:
-    """Data "curve": name, coverage, risk, threshold."""
+    """Data "curve": name, coverage, risk, threshold. Blank: names."""
     return _chart(
         "the error among the most confident predictions",
         height,
@@ -242,7 +242,7 @@ def landscape(metric: str, height: int = 320) -> Spec:
             },
             {
                 "data": {"name": "marks"},
-                "mark": {"type": "point", "filled": True, "size": 130, "fill": "white", "clip": True, **edge},
+                "mark": {"type": "point", "filled": True, "size": 130, "fill": "white", **edge},
                 "encoding": {
                     "x": _q("t", **across), "y": _q("g", **up),
                     "shape": {

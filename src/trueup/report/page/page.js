@@ -138,7 +138,7 @@
     find("coverage").hidden = !told;
     const curve = set.coverage.flatMap((each) =>
       columns(each, ["coverage", "risk", "threshold"]).map((row) => ({ ...row, name: each.name })));
-    if (told) draw(find("coverage"), "coverage", { curve });
+    if (told) draw(find("coverage"), "coverage", { curve }, { names: set.coverage.map((each) => each.name) });
   }
 
   function listMistakes() {
