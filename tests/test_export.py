@@ -2,6 +2,7 @@
 
 import builtins
 import importlib.util
+import sys
 
 import pytest
 import torch
@@ -68,6 +69,17 @@ def test_a_network_and_its_map_in_one_file(suffix, tmp_path):
             probs = torch.export.load(path).module()(images)
             torch.testing.assert_close(Calibrated(model, made)(images), wanted)
     torch.testing.assert_close(probs, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(sys.modules["trueup.export"], "write_whole", full)  # torch's own writer would end the process
+    made = trueup.Temperature().fit(torch.randn(50, 3), torch.arange(50) % 3)
+    with pytest.raises(OSError, match="No space left"):
+        export(made, tmp_path / "map.pt2")
+    assert not list(tmp_path.iterdir())
 
 
 def test_bad_requests_are_told(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from scipy.special import softmax
 
 import trueup
@@ -312,12 +313,32 @@ def test_saving_is_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setitem(trueup.files.WRITERS, ".csv", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as told:
         made(n=40).save(path)
+    assert told.value.filename == str(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["p.csv"]
     with pytest.raises(InputError, match="does not exist"):
         made().save(tmp_path / "nowhere" / "p.npz")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+        OSError(28, "No space left on device"),
+        PermissionError(13, "Permission denied", "/tmp/.p.safetensors.x7a"),
+    ],
+)
+def test_what_cannot_be_written_is_told_under_its_own_name(tmp_path, monkeypatch, fault):
+    def failing(*_):
+        raise fault
+
+    path = tmp_path / "p.safetensors"
+    monkeypatch.setitem(trueup.files.WRITERS, ".safetensors", failing)
+    with pytest.raises(OSError, match=r"No space left|Permission") as told:
+        made().save(path)
+    assert trueup.files.fault(told.value).startswith(f"{path}: ")
 
 
 def test_a_saved_file_has_the_permissions_of_any_new_file(tmp_path):

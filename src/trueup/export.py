@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import warnings
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trueup.calibrators import CalibrationMap
+from trueup.files import write_whole
 from trueup.inputs import InputError, writable
 
 TOLERANCE = 1e-4
@@ -70,7 +72,9 @@ def export(
             )
         if path.suffix == ".pt2":
             made = torch.export.export(whole, (batch,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
-            torch.export.save(made, path)
+            buffer = io.BytesIO()  # torch's own writer ends the process where the disk is full
+            torch.export.save(made, buffer)
+            write_whole(path, buffer.getvalue())
         else:
             _write_onnx(whole, batch, path, "logits" if model is None else "inputs")
             _compare(path, batch, probs)

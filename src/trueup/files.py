@@ -7,13 +7,15 @@ Arrays and tensors are named ``logits`` or ``probs``, ``labels``, ``class_names`
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,31 +60,50 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
     """Writes the content under a temporary name first, so that a file is there whole or not at all."""
     path = inputs.writable(path)
     writer = _by_ending(path, WRITERS)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    try:
-        writer(Path(temporary), content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with told_as(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        os.close(handle)
+        try:
+            writer(Path(temporary), content)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """The file is there whole or not at all, whatever happens to the process or the machine meanwhile."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with told_as(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def told_as(path: Path) -> Iterator[None]:
+    """What cannot be written is told under the name that was asked for: a full disk names no file, and a folder that
+    is read-only the temporary one."""
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
-            error.filename = str(path)
+        yield
+    except SafetensorError as error:  # its way to say that the disk is full
+        raise OSError(errno.EIO, str(error), str(path)) from None
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
         raise
+
+
+def fault(error: OSError) -> str:
+    """What went wrong with which file, for people."""
+    where = error.filename2 or error.filename
+    return f"{where}: {error.strerror or error}" if where else str(error)
 
 
 def _by_ending(path: Path, table: dict[str, Callable]) -> Callable:

@@ -16,6 +16,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 import trueup
+from trueup.files import fault
 from trueup.inputs import InputError
 
 
@@ -29,8 +30,7 @@ class _Commands(TyperGroup):
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
         except OSError as error:
-            where = error.filename2 or error.filename
-            typer.echo(f"error: {where}: {error.strerror}" if where else f"error: {error}", err=True)
+            typer.echo(f"error: {fault(error)}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             typer.echo("\nstopped", err=True)

@@ -103,7 +103,7 @@ def study(
     with StudyView(Console(stderr=True)) as view, resumable(folder), _notes_told_later():
         found = training.run_study(chosen, folder, jobs=jobs, device=device, mode=mode, data_dir=data_dir, watch=view)
     if not found.runs:
-        raise InputError("every run failed: " + "; ".join(dict.fromkeys(found.failed.values())))
+        raise InputError(f"every run failed; the first: {next(iter(found.failed.values()))}")
     with progress_bar("judging") as progress, resumable(folder):
         table = training.judge(found, resamples=resamples, progress=progress)
     saved = table.save(folder)

@@ -38,7 +38,7 @@ from torch import Tensor
 import trueup
 from trueup import data as sources
 from trueup.data import Dataset
-from trueup.files import Content, write_whole
+from trueup.files import Content, told_as, write_whole
 from trueup.files import write as write_predictions
 from trueup.inputs import InputError
 from trueup.predictions import Predictions, load
@@ -226,12 +226,8 @@ class _Keeper:
     def after_epoch(self, state: State, progress: Progress) -> None:
         entry = progress.history[-1]
         path = self.folder / "history.jsonl"
-        try:
-            with open(path, "a") as file:
-                file.write(json.dumps(entry, allow_nan=False) + "\n")
-        except OSError as error:  # a full disk does not say which
-            error.filename = str(path)
-            raise
+        with told_as(path), open(path, "a") as file:
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
         now = time.perf_counter()
         if now - self.last >= min(self.every, self.cost / CHECKPOINT_SHARE):
             write_checkpoint(self.folder, self.recipe, self.checksum, state, progress, self.seconds())

@@ -54,10 +54,11 @@ class StudyView:
             seconds = time.monotonic() - self.begun[name]
             if event.kind == "failed":
                 first = (event.message.splitlines() or [""])[0]
-                self.console.print(f"failed: {_short(event.task)}: {first}", highlight=False, markup=False)
+                line = f"failed: {_short(event.task)}: {first}"
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
             elif not self.console.is_terminal:
                 line = f"{self.ended}/{len(tasks)} {_short(event.task)}: {seconds:.1f} s"
-                self.console.print(line, highlight=False, markup=False)
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _short(task: Task) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from trueup.files import fault
 from trueup.inputs import InputError
 from trueup.train.loop import chosen_device
 from trueup.train.recipe import Recipe
@@ -105,7 +106,7 @@ class _Server:
             try:
                 self._serve(task)
             except OSError as error:  # no process could be started, or no log written
-                self.tell(Event("failed", task, message=str(error)))
+                self.tell(Event("failed", task, message=fault(error)))
         self._end()
 
     def stop(self) -> None:
@@ -208,8 +209,10 @@ def _work(task: dict[str, Any], events: IO[str]) -> None:
             **task["options"],
         )
         tell("done", epochs_done=recipe.epochs)
-    except (InputError, OSError) as error:
+    except InputError as error:
         tell("failed", message=str(error))
+    except OSError as error:
+        tell("failed", message=fault(error))
     except Exception:  # whatever a run throws, the next one is tried
         traceback.print_exc()
         tell("failed", message="\n".join(traceback.format_exc().splitlines()[-6:]))
