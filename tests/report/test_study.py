@@ -1,6 +1,7 @@
 """The page of a study: its words, its numbers, and that it opens."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -55,6 +56,24 @@ def test_the_same_page_is_made_from_the_folder_alone(folder, tmp_path):
     done = CliRunner().invoke(app, ["report", str(run), "--method", "none", "--resamples", "0"])
     assert done.exit_code == 0, done.output
     assert (run / "report.html").exists()
+
+
+def test_it_holds_no_run_of_other_settings_and_does_without_those_that_failed(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "study")
+    first, second = sorted((tmp_path / "study").glob("*cross-entropy_seed*"))
+    (second / "recipe.json").write_text("{}")
+    options = ["--losses", "cross-entropy", "--seeds", "0 1", "--set", "epochs=3", "--set", "milestones="]
+    options += ["--set", "factors=", "--resamples", "20", "--device", "cpu", "--jobs", "1"]
+    done = CliRunner().invoke(app, ["study", "digits", *options, "--out", str(tmp_path / "study"), "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["page"]
+    _, runs = report.read_study(tmp_path / "study")
+    assert [run.folder for run in runs] == [first]
+    options[options.index("epochs=3")] = "epochs=2"
+    done = CliRunner().invoke(app, ["study", "digits", *options, "--out", str(tmp_path / "study")])
+    assert done.exit_code == 0, done.output
+    _, runs = report.read_study(tmp_path / "study")
+    assert [(run.recipe.epochs, run.recipe.seed) for run in runs] == [(2, 0), (2, 1)]
 
 
 def test_the_headline_counts_what_the_intervals_tell():

@@ -128,9 +128,13 @@ def study(
         _tell_notes(found.runs)
         typer.echo(f"{saved['csv']} and {saved['json'].name} hold all numbers; the runs are beside them")
     if not as_json and (drawn or why_not):
-        typer.echo(why_not or f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}")
+        typer.echo(
+            f"no figures: {why_not}"
+            if why_not
+            else f"{len(drawn)} figures are in {folder / 'figures'}: {_some(list(drawn))}"
+        )
     if not as_json:
-        typer.echo(no_page or f"{page} shows all of it: open it in a browser")
+        typer.echo(f"no page: {no_page}" if no_page else f"{page} shows all of it: open it in a browser")
     if table.failed:
         raise typer.Exit(1)
 

@@ -42,12 +42,12 @@ def read_study(folder: str | Path) -> tuple[dict[str, Any], list[Run]]:
     try:
         table = json.loads((folder / "table.json").read_text())
         wanted = {(row["data"], row["model"], row["loss"], seed) for row in table["rows"] for seed in row["seeds"]}
+        folders = [folder / name for name in table["folders"]]  # beside them may lie others, of other settings
     except FileNotFoundError:
         raise InputError(f"{folder}: no study is in it (table.json is missing); trueup study makes one") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'table.json'}: damaged ({error})") from None
-    runs = [load_run(inner) for inner in sorted(folder.iterdir()) if (inner / "run.json").is_file()]
-    return table, [run for run in runs if _key(run) in wanted]
+        raise InputError(f"{folder / 'table.json'}: damaged ({error}); the same trueup study writes it anew") from None
+    return table, [run for run in map(load_run, folders) if _key(run) in wanted]
 
 
 def of_study(

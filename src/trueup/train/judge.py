@@ -68,6 +68,8 @@ class StudyTable:
     failed: dict[str, str]
     made_by: dict[str, Any] = field(default_factory=dict)
     """What was run, when, where, with which versions."""
+    folders: tuple[str, ...] = ()
+    """Of the runs: beside them may lie others, of other settings."""
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain numbers, a dict for each row."""
@@ -107,6 +109,7 @@ class StudyTable:
     def save(self, folder: Path) -> dict[str, Path]:
         """table.csv and table.json in ``folder``."""
         content = {"study": self.name, "made_by": self.made_by, "rows": self.to_list(), "failed": self.failed}
+        content["folders"] = list(self.folders)
         write_whole(folder / "table.csv", self.to_csv().encode())
         write_whole(folder / "table.json", json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
         return {"csv": folder / "table.csv", "json": folder / "table.json"}
@@ -207,7 +210,8 @@ def judge(
         rows.append(StudyRow(data, model, loss, name, tuple(of_seed), cells))
         if progress:
             progress(0.5 + (i + 1) / len(groups) / 2)
-    return StudyTable(found.study.name, tuple(rows), found.failed, provenance(found))
+    folders = tuple(run.folder.name for run in found.runs)
+    return StudyTable(found.study.name, tuple(rows), found.failed, provenance(found), folders)
 
 
 def provenance(found: StudyRuns) -> dict[str, Any]:

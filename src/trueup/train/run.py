@@ -184,7 +184,9 @@ def read_recipe(path: Path) -> Recipe:
         raise InputError(f"{path}: not a recipe; remove the folder to begin anew")
     recipe = Recipe.from_dict(content["recipe"])
     if recipe.digest != content.get("digest"):
-        raise InputError(f"{path}: the digest is not that of the recipe, which was changed by hand")
+        raise InputError(
+            f"{path}: the digest is not that of the recipe, which was changed by hand; remove the folder to begin anew"
+        )
     return recipe
 
 
