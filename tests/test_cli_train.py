@@ -58,6 +58,8 @@ def test_train_as_json_then_again(tmp_path):
         (["train", "--set", "epoch=3"], "unknown setting 'epoch'; a recipe has"),
         (["train", "--set", "epochs"], "--set epochs: expected KEY=VALUE"),
         (["train", "--loss", "focus"], "names no loss 'focus'"),
+        (["train", "--model", "list"], "unknown model 'list'; known: linear, mlp"),  # as the help says
+        (["study", "--losses", "list"], "good ones are cross-entropy, brier"),
         (["train", "--loss", "brier", "--set", "loss=focal:3"], "and --set loss=focal:3: give one of them"),
         (["study", "--data", ""], "--data: none is named"),
         (["study", "--resamples", "-1"], "Invalid value for '--resamples'"),

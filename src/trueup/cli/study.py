@@ -38,7 +38,10 @@ def train(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a network as a recipe says. A run that was stopped goes on where it was: give the same command."""
+    """Train a network as a recipe says. A run that was stopped goes on where it was: give the same command.
+
+    A recipe, data set, net, loss or setting that is not known lists those that are, as in --loss list.
+    """
     from trueup import train as training
     from trueup.train.measure import measured
 
@@ -88,7 +91,10 @@ def study(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train every loss with every seed, calibrate each, and show all in one table. Complete runs are not run again."""
+    """Train every loss with every seed, calibrate each, and show all in one table. Complete runs are not run again.
+
+    A name that is not known lists those that are, as in --losses list.
+    """
     from trueup import train as training
     from trueup.train.figures import draw_figures
     from trueup.train.watch import StudyView
