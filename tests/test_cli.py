@@ -8,9 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import trueup
 from tests import bad
+from trueup.cli import app
 from trueup.example import example_predictions
 
 
@@ -41,6 +43,22 @@ def test_example_makes_the_files_that_the_other_commands_take(tmp_path):
     assert done.returncode == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["test.npz", "val.npz"]
     assert len(trueup.load(tmp_path / "test.npz")) == 2000
+
+
+def test_help_lists_the_commands_as_a_newcomer_meets_them():
+    listed = re.findall(r"^│ (\w+)  ", run("--help").stdout, re.MULTILINE)
+    assert listed[:2] == ["example", "audit"]
+    assert listed[-1] == "reproduce"
+
+
+def test_a_page_that_cannot_be_drawn_does_not_take_the_table_with_it(folder, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "page.html")
+
+    monkeypatch.setattr(trueup.Audit, "to_html", full)
+    done = CliRunner().invoke(app, ["audit", str(folder / "test.npz"), "--html", str(folder / "page.html")])
+    assert done.exit_code == 2
+    assert "Over-confident" in done.stdout
 
 
 def test_example_makes_the_folder(tmp_path):

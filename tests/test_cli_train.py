@@ -45,10 +45,19 @@ def test_train_as_json_then_again(tmp_path):
     assert found["test"] == made.history[-1]["test"]
     assert found["run"] == made.info
     assert (made.recipe.loss, made.recipe.seed, made.recipe.epochs) == ("focal:2", 3, 4)
+    assert done.stderr == f"training; {tmp_path / 'run' / 'history.jsonl'} gets a line for each epoch that is done\n"
     again = inside("train", *SMALL_RUN, "--loss", "focal:2", "--seed", 3, "--out", tmp_path / "run")
-    assert again.exit_code == 0
+    assert (again.exit_code, again.stderr) == (0, "")
     for word in ("ECE", "error", "NLL", "focal:2, seed 3"):
         assert word in again.stdout
+
+
+def test_without_data_no_folder_stays(tmp_path):
+    (tmp_path / "there").mkdir()
+    for name in ("new", "there"):
+        assert inside("train", "--data", "cifar10", "--data-dir", tmp_path, "--out", tmp_path / name).exit_code == 2
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "there").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,8 @@ def _choose(losses: dict[str, np.ndarray], folds: int) -> tuple[str, str]:
     name = close[0]  # the best itself is among them
     rivals = ", ".join(f"{other} {mean:.4f}" for other, mean in means.items() if other != name)
     why = "the least" if name == best else f"the simplest within one standard error of {best}"
-    return name, f"{name}: {folds}-fold cross-validated NLL {means[name]:.4f}, {why}; {rivals}"
+    more = "each with the cost of one more sample, whose label is the runner-up"
+    return name, f"{name}: {folds}-fold cross-validated NLL {means[name]:.4f}, {why}; {rivals}; {more}"
 
 
 def _losses(z: Tensor, y: Tensor, made: CalibrationMap, samples: int) -> np.ndarray:

@@ -5,6 +5,15 @@ from trueup.cli.app import app
 
 __all__ = ["app", "main"]
 
+ORDER = ("example", "audit", "calibrate", "apply", "compare", "report", "export", "train", "study", "curvature")
+"""As a newcomer meets them; what is not named comes last."""
+
+app.registered_commands.sort(
+    key=lambda command: (
+        ORDER.index(name) if (name := getattr(command.callback, "__name__", "")) in ORDER else len(ORDER)
+    )
+)
+
 
 def main() -> None:
     app()

@@ -36,9 +36,8 @@ def audit(
     check_page(html)
     predictions = loaded(file, binary, ignore)
     found = audited(predictions, resamples=resamples, bins=bins, seed=seed)
-    written = write_page(html, found)
     show(found, found.to_dict(), as_json)
-    tell_page(written, as_json)
+    tell_page(write_page(html, found), as_json)
 
 
 @app.command()
@@ -138,9 +137,8 @@ def compare(
     check_page(html)
     fitted_on, judged_on = (loaded(file, binary, ignore) for file in (val, test))
     found = compared(fitted_on, judged_on, method, resamples=resamples, seed=seed)
-    written = write_page(html, found)
     show(found, found.to_list(), as_json)
-    tell_page(written, as_json)
+    tell_page(write_page(html, found), as_json)
 
 
 @app.command()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,7 +53,8 @@ def train(
     made = training.named(recipe, **named | pairs)
     folder = out or Path("runs") / training.folder_name(made)
     with progress_bar(made.loss, made.epochs, tables.EPOCHS) as progress, resumable(folder), _notes_told_later():
-        run = training.train(made, folder, device=device, mode=mode, data_dir=data_dir, progress=progress)
+        shown = progress if sys.stderr.isatty() else _where_to_look(folder)
+        run = training.train(made, folder, device=device, mode=mode, data_dir=data_dir, progress=shown)
     found = finite(measured(run.test.logits, run.test.labels))
     content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
     shown = tables.table("", "", "")
@@ -238,6 +240,12 @@ def _notes(runs: Sequence[Run]) -> dict[str, str]:
 def _tell_notes(runs: Sequence[Run]) -> None:
     for data, note in _notes(runs).items():
         typer.echo(f"{data}: {note}")
+
+
+def _where_to_look(folder: Path) -> Callable[[float], None]:
+    """Where no bar can be shown, a line at the beginning says what can be followed."""
+    lines = [f"training; {folder / 'history.jsonl'} gets a line for each epoch that is done"]
+    return lambda done: typer.echo(lines.pop(), err=True) if lines else None
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from trueup.report.content import column, counted, signed
 from trueup.report.images import thumbnails
 from trueup.report.live import NUMBERS, Progress, fit, rounded
 from trueup.train.judge import BASELINE
-from trueup.train.run import Run, load_run
+from trueup.train.run import Run, whole_run
 
 COLUMNS = ("ece", "nll", "error", "adaptive_ece", "classwise_ece", "smooth_ece", "brier")
 """The first stands beside its difference from the baseline."""
@@ -47,7 +47,7 @@ def read_study(folder: str | Path) -> tuple[dict[str, Any], list[Run]]:
         raise InputError(f"{folder}: no study is in it (table.json is missing); trueup study makes one") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / 'table.json'}: damaged ({error}); the same trueup study writes it anew") from None
-    return table, [run for run in map(load_run, folders) if _key(run) in wanted]
+    return table, [run for run in map(whole_run, folders) if _key(run) in wanted]
 
 
 def of_study(

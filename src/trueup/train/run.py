@@ -23,7 +23,7 @@ import platform
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -108,14 +108,13 @@ def train(
     """Trains in ``folder``, or goes on there; a complete run is only read.
 
     A checkpoint is written every ``checkpoint_seconds``, more often where that costs next to nothing, and after every
-    epoch with 0. ``half`` stores the predictions in float16. ``progress`` sees how many epochs are
-    done, as in 3.25, now and then.
+    epoch with 0. ``half`` stores the predictions in float16. ``progress`` sees how many epochs are done, as in 3.25,
+    now and then.
     """
     folder = Path(folder)
     chosen_device(device)
     check_names(recipe)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
+    with _made(folder), _alone_in(folder):
         _settle_recipe(folder, recipe)
         if is_complete(folder, recipe) or is_kept(folder):
             (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -238,6 +237,20 @@ class _Keeper:
 
 
 # ---------------------------------------------------------------------- the folder
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The folder is there; a new one in which no training began, as where the data are missing, does not stay."""
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if new and not (folder / "history.jsonl").exists():
+            (folder / "recipe.json").unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else's files
+                folder.rmdir()
 
 
 def _settle_recipe(folder: Path, recipe: Recipe) -> None:

@@ -97,15 +97,13 @@ def _against_tau(series: dict[str, dict[float, Point]]) -> list[Panel]:
     kept = {name: {tau: of[tau] for tau in of if tau not in left_out} for name, of in series.items()}
     least = min((tau for of in kept.values() for tau in of if tau), default=1.0)
     units = {"trace": "trace on val", "ECE": "ECE on test in %", "error": "error on test in %"}
-    without = f"; without τ = {', '.join(f'{tau:g}' for tau in sorted(left_out))}" if left_out else ""
-    label = f"log10 τ (left: τ = 0{without})"
     panels = []
     for what, unit in units.items():
         lines = {
             name: (_shown(list(of), least), np.array([MEASURES[what](point) for point in of.values()]))
             for name, of in kept.items()
         }
-        panels.append(Panel(what, label, unit, lines, markers=True))
+        panels.append(Panel(what, "log10 τ (leftmost: τ = 0)", unit, lines, markers=True))
     return panels
 
 
