@@ -167,7 +167,7 @@ def test_one_of_the_two_can_be_given():
 @pytest.mark.parametrize("family", [focal_calibrator.family, softplus.family])
 @pytest.mark.parametrize("scale", [1.0, 8.0, 300.0])
 def test_the_derivatives_of_the_families_are_those_of_their_values(family, scale):
-    z = torch.from_numpy(np.random.default_rng(0).normal(0, scale, (40, 6)))
+    z = torch.from_numpy(np.random.default_rng(0).normal(0, scale, (40, 6))).log_softmax(1)
     points = {
         focal_calibrator.family: [[0.2, math.log1p(g)] for g in (-0.99, -0.5, 0.0, 0.7, 4.0)],
         softplus.family: [[0.1, 0.3, 0.5], [-0.5, -1.0, 5.0], [1.0, 2.0, -3.0], [0.3, -2.0, 12.0]],
@@ -201,6 +201,26 @@ def test_the_softplus_map_rises_and_its_slope_falls():
     assert slopes[0] == pytest.approx(0.5 * 5.0, rel=1e-3)
     without_bend = softplus.SoftplusMap(3, slope=0.5, rate=1.0, bend=0.0)
     np.testing.assert_allclose(without_bend(z), torch.softmax(z * 0.5, 1), atol=1e-12)
+
+
+@pytest.mark.parametrize("coordinates", [2, 3])
+def test_a_step_is_to_the_minimum_of_the_model_within_the_box(coordinates):
+    rng = np.random.default_rng(coordinates)
+    sides = set()
+    for _ in range(200):
+        root, gradient = rng.normal(size=(coordinates, coordinates)), rng.normal(size=coordinates)
+        curvature, lower, upper = root @ root.T, -rng.uniform(0, 2, coordinates), rng.uniform(0, 2, coordinates)
+        step, promise = solve._Model(gradient, curvature, lower, upper).step(1.0)
+        low, high = np.maximum(lower, -1), np.minimum(upper, 1)
+        pull = gradient + curvature @ step
+        assert promise == pytest.approx(-gradient @ step - step @ curvature @ step / 2)
+        assert ((low <= step) & (step <= high)).all()
+        # no slope inside, and at a side none that leads away from it
+        assert np.where(step == low, np.minimum(pull, 0), np.where(step == high, np.maximum(pull, 0), pull)) == (
+            pytest.approx(np.zeros(coordinates), abs=1e-8)
+        )
+        sides.add(int(((step == low) | (step == high)).sum()))
+    assert sides == set(range(coordinates + 1))
 
 
 def test_minimise_finds_the_minimum_of_a_curved_valley_within_bounds():

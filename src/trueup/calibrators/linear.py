@@ -152,10 +152,7 @@ class _Problem:
     def __init__(self, settings: _Linear, z: Tensor, y: Tensor, temperature: float) -> None:
         n, k = z.shape
         self.y, self.k, self.settings, self.temperature = y, k, settings, temperature
-        dtype = torch.float64 if z.numel() <= solve.EXACT_ELEMENTS else inputs.working_dtype(z)
-        self.x = torch.empty_like(z, dtype=dtype)
-        for rows, block in inputs.row_blocks(z):
-            self.x[rows] = (block.to(dtype) / temperature).log_softmax(1)
+        self.x = solve.log_probs(z, temperature)
         strength = float(settings.strength)
         weight = torch.full((k, k) if settings.matrix else (k,), strength * k / n, dtype=torch.float64)
         if settings.matrix:

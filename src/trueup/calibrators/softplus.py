@@ -47,10 +47,10 @@ def _log_mixture(u: Tensor, bend: float) -> Tensor:
     return torch.where(u < _LINEAR_FROM, small, u + torch.log1p(torch.expm1(-u) * (bend / (1 + bend))))
 
 
-def family(x: np.ndarray, z: Tensor) -> tuple[Tensor, list[Tensor]]:
+def family(x: np.ndarray, log_probs: Tensor) -> tuple[Tensor, list[Tensor]]:
     """g and its derivatives by x = (log s, log a, log v)."""
-    slope, rate, bend = np.exp(x)
-    u = z.log_softmax(1).mul_(-rate)
+    slope, rate, bend = np.exp(x).tolist()
+    u = log_probs * -rate
     t = _log_mixture(u, bend)
     odds = torch.exp(-u).mul_(bend)
     share = odds / (1 + odds)  # v / (v + exp(u)); 1 - share is the slope of t
@@ -79,7 +79,7 @@ class Softplus(Calibrator):
         else:
             starts = [np.array([log_b, 0.0, 0.0]) + np.log(start) for start in _STARTS]
         # Its valleys are long and flat where data are few: a ten-thousandth of a sample's NLL is not worth a step.
-        found = solve.family_by_nll(family, z, y, starts, _LOWER, _UPPER, tolerance=1e-4 / len(z))
+        found = solve.family_by_nll(family, solve.log_probs(z), y, starts, _LOWER, _UPPER, tolerance=1e-4 / len(z))
         if found.value > plain.nll:  # never worse than the temperature alone, which is the map without a bend
             found = solve.Minimum(np.array([log_b, 0.0, _LOWER[2]]), plain.nll, plain.iterations, plain.converged)
         at_bound = bool(((found.x <= _LOWER) | (found.x >= _UPPER)).any())

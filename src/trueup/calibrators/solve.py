@@ -1,6 +1,6 @@
 """The solvers: sums over blocks of rows, Newton for the temperature, a structured quasi-Newton for few parameters.
 
-No solver holds a copy of the logits. Large problems are first solved on a share of the rows, so that only a few
+No solver makes a copy of the logits. Large problems are first solved on a share of the rows, so that only a few
 passes over all of them remain.
 """
 
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from trueup import inputs
 LOWEST, HIGHEST = 1e-6, 1e6
 """The range of every temperature."""
 
-EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
+_EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
 _SMALL_ELEMENTS = 1 << 16  # twice what PyTorch gives to one thread at the least
 _LONGEST_STEP = 3.0  # of a logarithm: a factor of twenty
 _SHARES = ((1 << 18, 1_500), (1 << 22, 10_000))
@@ -99,7 +99,15 @@ def _dtype(z: Tensor) -> torch.dtype:
 
     In a large problem the rounding of float32 terms, summed in float64, averages out far below what the data tell.
     """
-    return torch.float64 if z.numel() <= EXACT_ELEMENTS else inputs.working_dtype(z)
+    return torch.float64 if z.numel() <= _EXACT_ELEMENTS else inputs.working_dtype(z)
+
+
+def log_probs(z: Tensor, temperature: float = 1.0) -> Tensor:
+    """(N, K) log_softmax(z / T), for families that know the logits only through it: once, and not in every pass."""
+    out = torch.empty_like(z, dtype=_dtype(z))
+    for rows, block in inputs.row_blocks(z):
+        out[rows] = (block.to(out.dtype) / temperature).log_softmax(1)
+    return out
 
 
 def _end(z: Tensor, top: Tensor, mean_own: float, b: float) -> Temperature:
@@ -247,10 +255,10 @@ def minimise(
     for iteration in range(1, limit + 1):
         rounding = tolerance * max(1.0, abs(value))
         model = _Model(gradient, _positive(curvature), lower - x, upper - x)
-        promised = model.step(_LONGEST_STEP)[1]
+        step, promised = model.step(_LONGEST_STEP)
         if promised <= rounding:
             return Minimum(x, value, iteration, True)
-        step, promise = model.step(radius)
+        step, promise = model.step(radius) if np.abs(step).max() > radius else (step, promised)
         new_value, new_gradient, new_curvature = evaluate(x + step)
         while new_value > value - 0.1 * promise + rounding:
             radius = float(np.abs(step).max()) / 4
@@ -276,42 +284,35 @@ class _Model(NamedTuple):
     def step(self, size: float) -> tuple[np.ndarray, float]:
         """The step to the minimum of the model within a box of this size, and the decrease that it promises.
 
-        The coordinate that would leave the box furthest stays at its side, and the rest is solved again. Where that has
-        held the wrong one, each way to hold some is tried: the model is convex and has few coordinates.
+        The model is convex and has few coordinates, so that every way to hold some of them at a side of the box is
+        tried, all at once: each row of a system says that there is no slope along a coordinate, or where it is held.
         """
         lower, upper = np.maximum(self.lower, -size), np.minimum(self.upper, size)
-        step, free = np.where(lower < upper, 0.0, lower), lower < upper
-        while free.any():
-            step = self._solved(step, free)
-            excess = np.where(free, np.maximum(lower - step, step - upper), 0.0)
-            worst = int(excess.argmax())
-            if excess[worst] <= 0:
-                break
-            step[worst] = np.clip(step, lower, upper)[worst]
-            free[worst] = False
-        pull = self.gradient + self.curvature @ step
-        slack = 1e-9 * np.abs(self.gradient).max()
-        if ((pull < -slack) & (step < upper) & ~free).any() or ((pull > slack) & (step > lower) & ~free).any():
-            step = min(self._ways(lower, upper), key=self._change)
-        return step, -self._change(step)
-
-    def _change(self, step: np.ndarray) -> float:
-        return float(self.gradient @ step + step @ self.curvature @ step / 2)
+        held = _ways_to_hold(len(lower))
+        free = (held == 0) & (lower < upper)
+        side = np.where(held == 1, lower, upper)
+        systems = np.where(free[:, :, None], self.curvature, np.eye(len(lower)))
+        steps = np.linalg.solve(systems, np.where(free, -self.gradient, side)[:, :, None])[:, :, 0]
+        steps = np.where(free, steps, side)  # exactly, whatever elimination made of it
+        outside = ((steps < lower) | (steps > upper)).any(1)
+        steps[outside] = 0.0
+        changes = steps @ self.gradient + np.vecdot(steps @ self.curvature, steps) / 2
+        best = int(np.where(outside, np.inf, changes).argmin())
+        step = self._solved(side[best], free[best])
+        return step, -float(self.gradient @ step + step @ self.curvature @ step / 2)
 
     def _solved(self, step: np.ndarray, free: np.ndarray) -> np.ndarray:
         """The step with its free coordinates where the model is least, the others being held."""
         pull = self.gradient + self.curvature @ np.where(free, 0.0, step)
         solved = step.copy()
-        solved[free] = -np.linalg.solve(self.curvature[np.ix_(free, free)], pull[free])
+        solved[free] = -np.linalg.solve(self.curvature[free][:, free], pull[free])
         return solved
 
-    def _ways(self, lower: np.ndarray, upper: np.ndarray) -> Iterator[np.ndarray]:
-        """Every step that is free in some coordinates and at a side of the box in the others, and stays within it."""
-        for held in itertools.product((0, 1, 2), repeat=len(lower)):
-            step, free = np.where(np.array(held) == 1, lower, upper), (np.array(held) == 0) & (lower < upper)
-            step = self._solved(step, free) if free.any() else step
-            if ((step >= lower) & (step <= upper)).all():
-                yield step
+
+@cache
+def _ways_to_hold(coordinates: int) -> np.ndarray:
+    """(ways, coordinates): 0 for a free one, 1 for one at its lower side, 2 for one at its upper."""
+    return np.array(list(itertools.product((0, 1, 2), repeat=coordinates)))
 
 
 def _with_secant(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
