@@ -5,6 +5,7 @@ import pytest
 
 import trueup
 from tests import cases
+from trueup.metrics import resample
 from trueup.metrics.resample import CALIBRATION_ERRORS, MEANS, Resampler
 
 ERRORS = {metric.__name__: metric for metric in CALIBRATION_ERRORS}
@@ -88,6 +89,31 @@ def test_a_seed_decides_everything():
     first, again, other = (trueup.bootstrap(trueup.ece, *predictions, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+def test_predictions_of_the_same_rows_share_the_draws_and_cannot_change_them():
+    unit, extra = resample._drawn_rows(3000, 20, 0)
+    assert resample._drawn_rows(3000, 20, 0)[1] is extra
+    assert extra.shape == (20, 2000)
+    assert (extra.sum(1) == 0).all()
+    assert np.bincount(unit).tolist() == [2, 1] * 1000
+    with pytest.raises(ValueError, match="read-only"):
+        extra += 1
+    assert not np.array_equal(resample._drawn_rows(3000, 20, 1)[1], extra)
+
+
+def test_what_a_metric_is_on_the_samples_is_computed_once():
+    calls = []
+
+    def metric(probs, labels):
+        calls.append(len(labels))
+        return float(np.asarray(probs).max())
+
+    s = trueup.metrics.score(*cases.drawn(50, 3, 0))
+    resampler = Resampler(s, resamples=5)
+    resampler.interval(metric)
+    assert resampler.value(metric) == float(s.probs.max())
+    assert len(calls) == 6
 
 
 def test_a_pair_needs_the_same_rows():

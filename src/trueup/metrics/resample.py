@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, lru_cache, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ MEANS: dict[Callable[..., float], Callable[[Scores], np.ndarray]] = {
 """Metrics that are means of a per-sample value."""
 TOP_LABEL_ERRORS = (ece, adaptive_ece, mce, debiased_ece, smooth_ece)
 CALIBRATION_ERRORS = (*TOP_LABEL_ERRORS, classwise_ece)
+
+Answer = TypeVar("Answer")
 
 _UNITS = 2000
 """Rows are resampled in at most this many random groups: their sums have the moments of the rows' own."""
@@ -96,6 +98,19 @@ def under_calibration(
     return Resampler(score(probs, labels), resamples, seed, bins).test(metric)
 
 
+def _once(method: Callable[[Resampler, Callable[..., float]], Answer]) -> Callable[..., Answer]:
+    """What a method of a resampler answers about a metric is kept with it: one answer is part of several others."""
+
+    @wraps(method)
+    def kept(self: Resampler, metric: Callable[..., float]) -> Answer:
+        key = (method.__name__, metric)
+        if key not in self._answers:
+            self._answers[key] = method(self, metric)
+        return self._answers[key]
+
+    return kept
+
+
 @dataclass(frozen=True)
 class Resampler:
     """The resamples of one set of predictions, shared by all metrics that ask for them."""
@@ -109,25 +124,19 @@ class Resampler:
         count(self.resamples, "resamples")
         count(self.bins, "bins")
 
+    @cached_property
+    def _answers(self) -> dict[tuple[str, Callable[..., float]], Any]:
+        """Of the methods that are computed ``_once``."""
+        return {}
+
     # ------------------------------------------------------------------ resampling rows
-
-    @cached_property
-    def _unit(self) -> np.ndarray:
-        """(N,) the random group of each row."""
-        n = len(self.scores)
-        return self._rng("units").permutation(n) * min(n, _UNITS) // n
-
-    @cached_property
-    def _extra(self) -> np.ndarray:
-        """(resamples, units) how often each group is drawn, less one."""
-        units = int(self._unit.max()) + 1
-        return self._rng("rows").multinomial(units, np.full(units, 1 / units), self.resamples) - 1.0
 
     def _noise(self, index: np.ndarray, weight: np.ndarray, size: int) -> np.ndarray:
         """(resamples, size): what resampling adds to the sums of ``weight`` by ``index``, divided by n."""
-        units = self._extra.shape[1]
-        sums = np.bincount(self._unit * size + index, weight, units * size).reshape(units, size)
-        return self._extra @ sums / len(self.scores)
+        unit, extra = _drawn_rows(len(self.scores), self.resamples, self.seed)
+        units = extra.shape[1]
+        sums = np.bincount(unit * size + index, weight, units * size).reshape(units, size)
+        return extra @ sums / len(self.scores)
 
     # ------------------------------------------------------------------ the predicted class
 
@@ -147,11 +156,12 @@ class Resampler:
     def _calibrated_cell_sums(self) -> np.ndarray:
         """(resamples, cells) with outcomes drawn from the confidences, which hardly vary within a cell."""
         cells = self._cells
-        wins = self._rng("outcomes").binomial(
+        wins = _rng(self.seed, "outcomes").binomial(
             cells.count, np.clip(cells.mean, 0, 1), (self.resamples, len(cells.count))
         )
         return (cells.confidence - wins) / len(self.scores)
 
+    @_once
     def _field(self, metric: Callable[..., float]) -> fields.Field:
         return fields.top_label_field(metric.__name__, self.scores, self._cells, self.bins, self.value(metric))
 
@@ -174,7 +184,7 @@ class Resampler:
         cumulative += np.arange(n)[:, None] * 2.0  # one rising sequence, so that one search serves all rows
         flat = cumulative.ravel()
         all_right = np.bincount(top_cell, minlength=size)
-        rng = self._rng("labels")
+        rng = _rng(self.seed, "labels")
         sums = np.empty((self.resamples, size))
         for r in range(self.resamples):
             u = rng.random(n)
@@ -224,17 +234,9 @@ class Resampler:
             return np.abs(self._calibrated_class_sums).sum(1) / self.scores.classes
         return np.array([self._call(metric, self.scores.probs, y) for y in self._drawn_labels()])
 
+    @_once
     def test(self, metric: Callable[..., float]) -> UnderCalibration:
         """The metric's mean under calibration, and the p-value of the observed value."""
-        if metric not in self._tests:
-            self._tests[metric] = self._test(metric)
-        return self._tests[metric]
-
-    @cached_property
-    def _tests(self) -> dict[Callable[..., float], UnderCalibration]:
-        return {}
-
-    def _test(self, metric: Callable[..., float]) -> UnderCalibration:
         drawn, value = self.calibrated(metric), self.value(metric)
         at_least = drawn >= value
         if metric is smooth_ece:  # exact, where the means above are on a coarse grid
@@ -280,7 +282,7 @@ class Resampler:
         if torch.equal(self.scores.probs, other.scores.probs):
             return 0.0, 0.0
         ends = [r.interval(metric, level) for r in (self, other)]
-        inversions = [r._inversion(metric, paired=True) for r in (self, other)]
+        inversions = [r._paired_inversion(metric) for r in (self, other)]
         centers = [
             min(max(inversion.true_error(0.5), each.low), each.high)
             for inversion, each in zip(inversions, ends, strict=True)
@@ -297,6 +299,7 @@ class Resampler:
         up = above_a**2 + below_b**2 - 2 * (together if ends[1].low > 0 else -1.0) * above_a * below_b
         return a - b - max(down, 0.0) ** 0.5, a - b + max(up, 0.0) ** 0.5
 
+    @_once
     def value(self, metric: Callable[..., float]) -> float:
         """The metric of the samples themselves."""
         if metric in MEANS or metric in CALIBRATION_ERRORS:
@@ -311,30 +314,52 @@ class Resampler:
         values = MEANS[metric](self.scores).astype(np.float64)
         return self._noise(np.zeros(len(values), np.int64), values - values.mean(), 1)[:, 0]
 
-    def _inversion(self, metric: Callable[..., float], paired: bool = False) -> _Inversion:
+    @_once
+    def _inversion(self, metric: Callable[..., float]) -> _Inversion:
         if metric is classwise_ece:
-            field = self._class_field
-            noise, error = self._class_row_noise if paired else self._class_noise
-            return _Inversion(field.observed, noise, error, lambda x: np.abs(x).sum(-1) / self.scores.classes)
+            return self._class_inversion(*self._class_noise)
         field = self._field(metric)
         noise = field.project(self._cell_noise)
         return _Inversion(field.project(self._cell_sums), noise, noise.std(0), field.norm)
 
+    def _paired_inversion(self, metric: Callable[..., float]) -> _Inversion:
+        """With the noise of resampled rows, which two sets of predictions share."""
+        return self._class_inversion(*self._class_row_noise) if metric is classwise_ece else self._inversion(metric)
+
+    def _class_inversion(self, noise: np.ndarray, error: np.ndarray) -> _Inversion:
+        return _Inversion(self._class_field.observed, noise, error, lambda x: np.abs(x).sum(-1) / self.scores.classes)
+
     def _resampled(self, metric: Callable[..., float]) -> np.ndarray:
         """(resamples,) any metric on resampled rows, one call each."""
-        rng, s = self._rng("rows"), self.scores
+        rng, s = _rng(self.seed, "rows"), self.scores
         draws = (rng.integers(0, len(s), len(s)) for _ in range(self.resamples))
         return np.array([metric(s.probs[rows], s.labels[rows]) for rows in draws])
 
     def _drawn_labels(self) -> Iterator[np.ndarray]:
-        rng = self._rng("labels")
+        rng = _rng(self.seed, "labels")
         cumulative = np.cumsum(self.scores.probs.cpu().numpy(), axis=1, dtype=np.float64)
         for _ in range(self.resamples):
             u = rng.random((len(cumulative), 1)) * cumulative[:, -1:]
             yield (u >= cumulative).sum(1)
 
-    def _rng(self, purpose: str) -> np.random.Generator:
-        return np.random.default_rng([self.seed, *purpose.encode()])
+
+@lru_cache(maxsize=1)
+def _drawn_rows(n: int, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """((n,) the random group of each row, (resamples, groups) how often each group is drawn, less one).
+
+    Kept from one set of predictions to the next: those that are compared have the same rows, and drawing takes longer
+    than all that is done with the draws.
+    """
+    units = min(n, _UNITS)
+    unit = _rng(seed, "units").permutation(n) * units // n
+    extra = _rng(seed, "rows").multinomial(units, np.full(units, 1 / units), resamples) - 1.0
+    for shared in (unit, extra):
+        shared.flags.writeable = False
+    return unit, extra
+
+
+def _rng(seed: int, purpose: str) -> np.random.Generator:
+    return np.random.default_rng([seed, *purpose.encode()])
 
 
 @dataclass(frozen=True)

@@ -57,5 +57,6 @@ def grid_position(confidence: np.ndarray, cells: int) -> tuple[np.ndarray, np.nd
 
 
 def _smoothed(modes: np.ndarray, width: float | np.ndarray) -> np.ndarray:
-    k = np.arange(modes.shape[-1])
-    return np.asarray(idct(modes * np.exp(-0.5 * (np.pi * width * k) ** 2), type=2))
+    size = modes.shape[-1]
+    k = np.arange(min(size, int(12 / (np.pi * np.min(width))) + 1))  # the others' factor is below exp(-72)
+    return np.asarray(idct(modes[..., : len(k)] * np.exp(-0.5 * (np.pi * width * k) ** 2), type=2, n=size))
