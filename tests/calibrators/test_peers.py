@@ -123,6 +123,15 @@ def test_auto_says_what_it_chose_and_why(name):
     )
 
 
+def test_auto_fits_every_candidate_as_it_is_fitted_alone():
+    logits, labels = cases.golden()
+    z, y = torch.from_numpy(logits).double(), torch.from_numpy(labels)
+    chosen, fitted = trueup.Auto().choose(z, y, progress=lambda _: None)
+    assert trueup.Auto().fit(z, y).fit_report == fitted[chosen].fit_report
+    for name in ("temperature", "focal-temperature", "softplus"):
+        assert fitted[name].values() == trueup.CALIBRATORS[name]().fit(z, y).values()
+
+
 def test_auto_prefers_the_simpler_of_equals():
     """Not always: a draw may well look as if it needed more."""
 

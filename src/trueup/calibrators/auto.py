@@ -56,6 +56,11 @@ class Auto(Calibrator):
     def fit_checked(
         self, z: Tensor, y: Tensor, progress: Progress, near: CalibrationMap | None = None
     ) -> CalibrationMap:
+        chosen, fitted = self.choose(z, y, progress)
+        return fitted[chosen]
+
+    def choose(self, z: Tensor, y: Tensor, progress: Progress) -> tuple[str, dict[str, CalibrationMap]]:
+        """The name of the chosen candidate, and each candidate fitted to all the data."""
         if len(z) < 2:
             raise InputError(f"auto: {len(z)} sample; cross-validation needs at least 2")
         few = len(z) < z.shape[1]
@@ -91,10 +96,10 @@ class Auto(Calibrator):
         name, note = _choose(losses, folds)
         if few:
             note += f"; {len(z)} samples for {z.shape[1]} classes: maps with parameters for each class were left out"
-        made = _as_one(fitted[name])
-        report = made.fit_report or chain_report(z, y, fitted[name])
-        made.fit_report = replace(report, note=note)
-        return made
+        made = {candidate: _as_one(maps) for candidate, maps in fitted.items()}
+        report = made[name].fit_report or chain_report(z, y, fitted[name])
+        made[name].fit_report = replace(report, note=note)
+        return name, made
 
 
 def _choose(losses: dict[str, np.ndarray], folds: int) -> tuple[str, str]:

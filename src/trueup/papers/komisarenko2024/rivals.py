@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trueup.calibrators import CALIBRATORS, CalibrationMap, Temperature
-from trueup.calibrators.chain import ChainMap
-from trueup.metrics import Scores, ece, error, score, smooth_ece
+from trueup.calibrators import CALIBRATORS, Auto, CalibrationMap, Temperature
+from trueup.metrics import Scores, ece, error, nll, score_logits, smooth_ece
 from trueup.predictions import Predictions
 
 SIZES = (100, 500, 1000, 5000)
@@ -21,10 +20,10 @@ NAMES = ("none", "temperature", "focal-temperature", "ensemble", "softplus", "bi
          "dirichlet", "isotonic", "histogram", "auto")  # fmt: skip
 BY_CLASS = ("bias-temperature", "vector", "matrix", "dirichlet", "isotonic", "histogram")
 """Those with parameters for each class: with fewer samples than classes they are left out."""
-METRICS: dict[str, Callable[[Scores], float]] = {"ece": ece, "smooth_ece": smooth_ece, "error": error}
+METRICS: dict[str, Callable[[Scores], float]] = {"nll": nll, "ece": ece, "smooth_ece": smooth_ece, "error": error}
 
 Map = Callable[[Tensor], Tensor]
-"""Logits (N, K) -> log-probabilities."""
+"""Logits (N, K) -> scores, whose softmax are the probabilities."""
 
 
 def rivals(val: Predictions, test: Predictions, seed: int = 0) -> list[dict[str, Any]]:
@@ -43,20 +42,17 @@ def rivals(val: Predictions, test: Predictions, seed: int = 0) -> list[dict[str,
         for draw in range(DRAWS[size]):
             rows = torch.from_numpy(np.random.RandomState(seed + draw).permutation(len(val))[:size])
             some = (val.logits[rows].double(), val.labels[rows])
-            auto = CALIBRATORS["auto"]().fit(*some)
-            first = auto.steps[0] if isinstance(auto, ChainMap) else auto  # which is one of the others, fitted
-            known = {"auto": auto, first.kind: first}
+            chosen, known = Auto().choose(*some, progress=lambda _: None)
+            known["auto"] = known[chosen]
             for name, kept in values.items():
                 if draw and name == "dirichlet" and val.classes > 20:
                     continue  # it alone takes seconds there
                 made, converged = fitted(name, *some, known.get(name))
                 short |= set() if converged else {name}
-                log_probs = made(z)
-                scores = score(log_probs.exp(), test.labels)
-                own = log_probs.gather(1, test.labels[:, None])
-                kept.append([-float(own.mean()), *(metric(scores) for metric in METRICS.values())])
+                scores = score_logits(made(z), test.labels)
+                kept.append([metric(scores) for metric in METRICS.values()])
         for name, kept in values.items():
-            means = dict(zip(("nll", *METRICS), np.mean(kept, axis=0).tolist(), strict=True))
+            means = dict(zip(METRICS, np.mean(kept, axis=0).tolist(), strict=True))
             about = {"size": size, "calibrator": name, "draws": len(kept), "few": few, "converged": name not in short}
             found.append(about | means)
     return found
@@ -67,7 +63,7 @@ def fitted(name: str, z: Tensor, y: Tensor, known: CalibrationMap | None) -> tup
     if name == "ensemble":
         return ensemble(z, y), True
     made = known or CALIBRATORS[name]().fit(z, y)
-    return made.log_probs, made.fit_report is None or made.fit_report.converged
+    return made.scores, made.fit_report is None or made.fit_report.converged
 
 
 def ensemble(z: Tensor, y: Tensor) -> Map:
@@ -83,5 +79,6 @@ def ensemble(z: Tensor, y: Tensor) -> Map:
     own = parts(z).gather(2, y.expand(3, -1)[:, :, None])[:, :, 0]
     weights = torch.full((3, 1), 1 / 3, dtype=z.dtype)
     for _ in range(1000):
-        weights = (weights * own / (weights * own).sum(0)).mean(1, keepdim=True)
+        parts_of_own = weights * own
+        weights = (parts_of_own / parts_of_own.sum(0)).mean(1, keepdim=True)
     return lambda z: (weights[:, :, None] * parts(z)).sum(0).log()
