@@ -120,6 +120,11 @@ def test_the_landscape_is_that_of_the_metrics_and_marks_its_lowest_point():
         assert found.values[list(found.gammas).index(gamma), list(found.temperatures).index(temperature)] == least
 
 
+def test_a_landscape_has_no_gamma_below_minus_1():
+    with pytest.raises(trueup.InputError, match="gammas: -2 is not valid"):
+        diagrams.landscape(LOGITS, LABELS, temperatures=[1.0], gammas=[0.0, -2.0])
+
+
 def test_curves_are_over_runs_and_stop_with_the_shortest():
     runs = [history(0), history(1)[:7]]
     curve = diagrams.curves({"a": runs}, "test.ece")["a"]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from trueup import inputs
-from trueup.focal import focal_map
+from trueup.focal import checked_gamma, complements, log_h_of
 from trueup.inputs import Array, InputError, count
 from trueup.metrics.binned import ece, top_label_bins
 from trueup.metrics.bins import equal_width
@@ -129,12 +128,12 @@ def landscape(
     y = inputs.labels(labels, z)
     own, correct = y[:, None], (z.argmax(1) == y).numpy()
     t = np.geomspace(0.25, 6, 36) if temperatures is None else np.asarray(temperatures, float)
-    g = np.linspace(-0.9, 6, 24) if gammas is None else np.asarray(gammas, float)
+    g = np.linspace(-0.9, 6, 24) if gammas is None else checked_gamma(np.asarray(gammas, float), "gammas")
     values = np.empty((len(g), len(t)))
-    for i, gamma in enumerate(g.tolist()):
-        for j, temperature in enumerate(t.tolist()):
-            log_p = focal_map(z / temperature, gamma)
-            assert isinstance(log_p, torch.Tensor)
+    for j, temperature in enumerate(t.tolist()):
+        parts = complements(z / temperature)
+        for i, gamma in enumerate(g.tolist()):
+            log_p = log_h_of(parts, gamma).log_softmax(1)
             if metric == "nll":
                 values[i, j] = -float(log_p.gather(1, own).mean())
             else:

@@ -11,7 +11,7 @@ A network that minimises it does not report the posterior; the focal map Psi giv
 Near v = 1 everything hangs on q = 1 - v, which is never taken as 1 - exp(log v): it is the mass of the other classes.
 """
 
-from trueup.focal.map import focal_map, inverse_focal_map, log_h, risk_minimiser
+from trueup.focal.map import focal_map, inverse_focal_map, log_h, log_h_of, risk_minimiser
 from trueup.focal.odds import (
     Odds,
     bend_at,
@@ -51,6 +51,7 @@ __all__ = [
     "complements",
     "log_growth",
     "log_h",
+    "log_h_of",
     "loss_of_r",
     "slope_of_r",
 ]

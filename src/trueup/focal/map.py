@@ -32,8 +32,12 @@ def focal_map(logits: Array, gamma: float | Tensor) -> Array:
 
 def log_h(logits: Tensor, gamma: float | Tensor) -> Tensor:
     """log h(v) = log v - g log(1 - v) - log(1 + g r(v)) of each class of v = softmax(logits), over (..., K)."""
-    parts = complements(logits)
-    r = -parts.others * parts.log_v.clamp(min=torch.finfo(logits.dtype).min) / (1 - parts.others)
+    return log_h_of(complements(logits), gamma)
+
+
+def log_h_of(parts: Complements, gamma: float | Tensor) -> Tensor:
+    """The same where the parts of v are known, which no gamma changes."""
+    r = -parts.others * parts.log_v.clamp(min=torch.finfo(parts.log_v.dtype).min) / (1 - parts.others)
     growth = torch.log1p(gamma * r).scatter(-1, parts.top, log_growth(parts.log_q_top, gamma))
     return parts.log_v - gamma * parts.log_q - growth
 
