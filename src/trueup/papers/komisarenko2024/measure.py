@@ -47,6 +47,7 @@ TEMPERATURES, GAMMAS = np.geomspace(0.4, 6, 18), np.array([-0.9, -0.7, -0.4, -0.
 DRAWN_SAMPLES = 1500
 
 
+@torch.inference_mode()  # thousands of operations on a few rows, of which bookkeeping for gradients is a part
 def measure(network: Network, resamples: int, seed: int = 0) -> dict[str, Any]:
     """Everything about a network, as plain numbers."""
     val, test = network.predictions()
@@ -76,18 +77,19 @@ def figures(val: Predictions, test: Predictions, resamples: int, seed: int) -> d
     """The numbers alone."""
     before = score_through(None, test)
     made = fits(val)
-    compared = {
-        criterion: compare(plain, focal, val, test, resamples, seed) for criterion, (plain, focal) in made.items()
+    seen = {
+        criterion: [Resampler(score_through(each, test), resamples, seed) for each in both]
+        for criterion, both in made.items()
     }
     line, short = fitted_line(val.logits, val.labels), along_the_line(val.logits, val.labels)
-    one, two = (Resampler(score_through(each, test), resamples, seed) for each in (short, made["nll"][1]))
+    one, two = Resampler(score_through(short, test), resamples, seed), seen["nll"][1]
     some = slice(None, None, -(-len(val) // DRAWN_SAMPLES))
     drawn = landscape(val.logits[some], val.labels[some], temperatures=TEMPERATURES, gammas=GAMMAS)
     return {
         "classes": val.classes, "n_val": len(val), "n_test": len(test),
         "before": {name: metric(before) for name, metric in METRICS.items()},
         "overconfidence": list(Resampler(before, resamples, seed).interval(overconfidence)),
-        "criteria": compared,
+        "criteria": {criterion: compare(made[criterion], seen[criterion], val) for criterion in made},
         "line": line.to_dict() | {
             "one_parameter": {
                 "temperature": short.temperature, "gamma": short.gamma,
@@ -171,20 +173,17 @@ def confidences(z: Tensor) -> np.ndarray:
     return kept
 
 
-def compare(
-    plain: CalibrationMap, focal: CalibrationMap, val: Predictions, test: Predictions, resamples: int, seed: int
-) -> dict[str, Any]:
+def compare(both: tuple[CalibrationMap, CalibrationMap], on_test: list[Resampler], val: Predictions) -> dict[str, Any]:
     """Both on test, and the difference, focal temperature less temperature, with the same rows resampled for both."""
     found: dict[str, Any] = {}
-    scores = {name: score_through(made, test) for name, made in (("temperature", plain), ("focal-temperature", focal))}
-    for name, made in (("temperature", plain), ("focal-temperature", focal)):
+    for name, made, resampler in zip(("temperature", "focal-temperature"), both, on_test, strict=True):
         found[name] = {
             "temperature": made.temperature, "gamma": getattr(made, "gamma", 0.0),
             "val_nll": nll_of(val.logits, val.labels, made),
-            "test": {metric: METRICS[metric](scores[name]) for metric in METRICS},
+            "test": {name: resampler.value(metric) for name, metric in METRICS.items()},
         }  # fmt: skip
-    first, second = (Resampler(scores[name], resamples, seed) for name in ("focal-temperature", "temperature"))
-    found["difference"] = {metric: list(first.difference(second, METRICS[metric])) for metric in COMPARED}
+    plain, focal = on_test
+    found["difference"] = {name: list(focal.difference(plain, METRICS[name])) for name in COMPARED}
     return found
 
 
