@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -29,12 +28,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import trueup
-from benchmarks.timing import Tee, prepare, where
+from benchmarks.timing import prepare, recorded, where
 from trueup.curvature import curvature, top_eigenvalues, trace, trace_of
 from trueup.papers.kimura2024.measure import stored_net
 from trueup.train import load_run
 
-RESULTS = Path(__file__).parent / "results"
 BUDGETS = (48, 192, 384)
 
 
@@ -174,15 +172,11 @@ def main() -> None:
     if chosen.device == "cpu":
         prepare()
     warnings.simplefilter("ignore")
-    RESULTS.mkdir(exist_ok=True)
-    name = "curvature.md" if chosen.device == "cpu" else "curvature_gpu.md"
-    with open(RESULTS / name, "w") as file:
-        sys.stdout = Tee(sys.__stdout__, file)
+    with recorded("curvature.md" if chosen.device == "cpu" else "curvature_gpu.md"):
         if chosen.device == "cpu":
             on_cpu(chosen.samples, chosen.repeats)
         else:
             on_gpu(chosen.run, chosen.samples, chosen.repeats)
-        sys.stdout = sys.__stdout__
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from pathlib import Path
 
-from benchmarks.timing import Tee, prepare, seconds, where
+from benchmarks.timing import prepare, recorded, seconds, where
 
 prepare()
 
@@ -28,7 +27,6 @@ import trueup  # noqa: E402
 from trueup import losses, models  # noqa: E402
 
 warnings.filterwarnings("ignore")
-RESULTS = Path(__file__).parent / "results" / "losses_cpu.md"
 failures: list[str] = []
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -199,7 +197,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w") as file, redirect_stdout(Tee(sys.stdout, file)):
+    with recorded("losses_cpu.md"):
         status = main()
     sys.exit(status)

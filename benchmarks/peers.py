@@ -12,10 +12,9 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import Tee, prepare, seconds, where
+from benchmarks.timing import prepare, recorded, seconds, where
 
 prepare()
 
@@ -25,7 +24,6 @@ import torch  # noqa: E402
 import trueup  # noqa: E402
 
 warnings.filterwarnings("ignore")
-RESULTS = Path(__file__).parent / "results" / "peers.md"
 failures: list[str] = []
 
 
@@ -231,7 +229,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w") as file, redirect_stdout(Tee(sys.stdout, file)):
+    with recorded("peers.md"):
         status = main()
     sys.exit(status)

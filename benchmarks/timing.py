@@ -7,12 +7,15 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 
+RESULTS = Path(__file__).parent / "results"
 # Without these, arrays of some 32 MiB are sometimes mapped anew for every operation, and timings have two modes.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
@@ -48,7 +51,15 @@ def where() -> str:
     return f"{cpu}, one thread; {versions}; {datetime.now(UTC):%Y-%m-%d}"
 
 
-class Tee(io.TextIOBase):
+@contextmanager
+def recorded(name: str) -> Iterator[None]:
+    """What is printed within goes to results/NAME, too."""
+    RESULTS.mkdir(exist_ok=True)
+    with open(RESULTS / name, "w") as file, redirect_stdout(_Tee(sys.stdout, file)):
+        yield
+
+
+class _Tee(io.TextIOBase):
     """Writes to several files at once."""
 
     def __init__(self, *files: Any) -> None:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,10 +23,9 @@ import torch.nn.functional as F
 from tests.models.recursion import nested, node_logits
 from torch import Tensor
 
-from benchmarks.timing import Tee, prepare, where
+from benchmarks.timing import prepare, recorded, where
 from trueup import data, models
 
-RESULTS = Path(__file__).parent / "results"
 BATCH, STEPS = 25, 277
 
 
@@ -83,9 +79,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     prepare()
-    RESULTS.mkdir(exist_ok=True)
-    name = "trees.md" if options.device == "cpu" else "trees_gpu.md"
-    with open(RESULTS / name, "w") as file, redirect_stdout(Tee(sys.stdout, file)):
+    with recorded("trees.md" if options.device == "cpu" else "trees_gpu.md"):
         measure(options.batches, options.device)
 
 
