@@ -23,6 +23,7 @@ import torch
 from trueup.inputs import Array, InputError, count
 from trueup.metrics import fields
 from trueup.metrics.binned import adaptive_ece, classwise_ece, debiased_ece, ece, mce
+from trueup.metrics.inversion import Inversion
 from trueup.metrics.scores import Scores, brier, error, nll, overconfidence, score
 from trueup.metrics.smooth import smooth_ece, smooth_ece_of
 
@@ -315,19 +316,19 @@ class Resampler:
         return self._noise(np.zeros(len(values), np.int64), values - values.mean(), 1)[:, 0]
 
     @_once
-    def _inversion(self, metric: Callable[..., float]) -> _Inversion:
+    def _inversion(self, metric: Callable[..., float]) -> Inversion:
         if metric is classwise_ece:
             return self._class_inversion(*self._class_noise)
         field = self._field(metric)
         noise = field.project(self._cell_noise)
-        return _Inversion(field.project(self._cell_sums), noise, noise.std(0), field.norm)
+        return Inversion(field.project(self._cell_sums), noise, noise.std(0), field.norm)
 
-    def _paired_inversion(self, metric: Callable[..., float]) -> _Inversion:
+    def _paired_inversion(self, metric: Callable[..., float]) -> Inversion:
         """With the noise of resampled rows, which two sets of predictions share."""
         return self._class_inversion(*self._class_row_noise) if metric is classwise_ece else self._inversion(metric)
 
-    def _class_inversion(self, noise: np.ndarray, error: np.ndarray) -> _Inversion:
-        return _Inversion(self._class_field.observed, noise, error, lambda x: np.abs(x).sum(-1) / self.scores.classes)
+    def _class_inversion(self, noise: np.ndarray, error: np.ndarray) -> Inversion:
+        return Inversion(self._class_field.observed, noise, error, lambda x: np.abs(x).sum(-1) / self.scores.classes)
 
     def _resampled(self, metric: Callable[..., float]) -> np.ndarray:
         """(resamples,) any metric on resampled rows, one call each."""
@@ -360,46 +361,6 @@ def _drawn_rows(n: int, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng([seed, *purpose.encode()])
-
-
-@dataclass(frozen=True)
-class _Inversion:
-    """Which true fields would show the observed value, along the line that moves every gap by its standard error."""
-
-    observed: np.ndarray
-    noise: np.ndarray
-    error: np.ndarray
-    norm: Callable[[np.ndarray], np.ndarray]
-
-    def true_error(self, tail: float) -> float:
-        """The norm of the field under which the observed value is exceeded with probability ``tail``."""
-        return float(self.norm(self._at(self._multiple(tail))))
-
-    def errors_of_estimate(self) -> np.ndarray:
-        """(resamples,) estimate less truth, were the truth the field that makes the observed value its median."""
-        center = self._at(self._multiple(0.5))
-        return self.norm(center + self.noise) - self.norm(center)
-
-    def _at(self, multiple: float) -> np.ndarray:
-        return np.sign(self.observed) * np.maximum(np.abs(self.observed) - multiple * self.error, 0)
-
-    def _multiple(self, tail: float) -> float:
-        shown = self.norm(self.observed)
-        slack = 1e-12 * max(shown, 1e-12)
-
-        def exceeded(multiple: float) -> float:
-            return float(np.mean(self.norm(self._at(multiple) + self.noise) >= shown - slack))
-
-        certain = self.error > 0
-        if not certain.any():
-            return 0.0
-        low, high = -20.0, float((np.abs(self.observed[certain]) / self.error[certain]).max()) + 1.0
-        if exceeded(high) > tail:
-            return high  # even no gap at all would show it
-        for _ in range(25):
-            middle = (low + high) / 2
-            low, high = (middle, high) if exceeded(middle) > tail else (low, middle)
-        return (low + high) / 2
 
 
 def _quantiles(draws: np.ndarray, level: float) -> tuple[float, float]:
