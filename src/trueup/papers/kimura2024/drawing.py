@@ -57,11 +57,18 @@ def figure_2(nets: Nets) -> list[Panel]:
             for net, of in nets.items()
         }
 
+    alone = f"{TITLES[next(iter(nets))]}, " if len(nets) == 1 else ""  # a single line has no key
     curved = [
-        Panel(_short(loss), "γ", "λ max on val", lines(lambda p, of=of: of(p)["lambda_max"]["value"]), markers=True)
+        Panel(
+            f"{alone}{_short(loss)}",
+            "γ",
+            "λ max on val",
+            lines(lambda p, of=of: of(p)["lambda_max"]["value"]),
+            markers=True,
+        )
         for loss, of in LOSSES.items()
     ]
-    return [*curved, Panel("calibration", "γ", "ECE on test in %", lines(MEASURES["ECE"]), markers=True)]
+    return [*curved, Panel(f"{alone}calibration", "γ", "ECE on test in %", lines(MEASURES["ECE"]), markers=True)]
 
 
 def _short(loss: str) -> str:

@@ -189,7 +189,7 @@ def landscapes(study: Study, folder: Path) -> Path:
         ax.minorticks_off()
         ax.tick_params(labelsize=5)
         ax.set(xlim=TEMPERATURES[[0, -1]], ylim=GAMMAS[[0, -1]])
-        ax.set_title("\n".join((*textwrap.wrap(title(entry), 34), entry["loss"])), fontsize=4.5)
+        ax.set_title("\n".join((*textwrap.wrap(title(entry), 30), entry["loss"])), fontsize=4.5)
     for ax in axes[len(entries) :]:
         ax.set_axis_off()
     drawn.supxlabel("temperature", fontsize=8)
