@@ -19,7 +19,7 @@ from trueup.papers import kimura2024, open_runs, page
 from trueup.papers.kimura2024 import drawing, grid, networks, theory
 from trueup.papers.kimura2024.grid import Place
 from trueup.papers.kimura2024.networks import Point
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED
+from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED
 from trueup.papers.stored import checked_run, load_runs, run_name
 from trueup.train import named
 
@@ -107,7 +107,7 @@ def test_verdicts_on_gamma_follow_the_numbers():
     own, plain, cnn, vit, *between = networks.gamma_findings(points, "cifar10")
     assert [f.verdict for f in (own, plain, cnn, vit, *between)] == [HOLDS, FAILS, HOLDS, UNTESTED, HOLDS, HOLDS]
     assert "ResNet-18, holds: 8, 7, 6, 5, 4, 3, 2, 1" in own.evidence
-    assert "1.00 % at gamma 3, next 2.00 % at gamma 4" in cnn.evidence
+    assert "1.00 ± 0.00 % at gamma 3, against 4.00 ± 0.00 % at gamma 1" in cnn.evidence
     points = with_gammas("resnet18", falling, falling, falling, falling)
     own, plain, cnn, vit, *between = networks.gamma_findings(points, "cifar10")
     assert [f.verdict for f in (own, plain, cnn, vit, *between)] == [HOLDS, HOLDS, FAILS, UNTESTED, FAILS, FAILS]
@@ -126,6 +126,13 @@ def near_3_or_4(eces):
 def test_near_is_measured_in_gamma_whatever_the_grid(best, verdict):
     for gammas in ((0, 3, 10), (0, 1, 3, 7), (0, 1, 2, 3, 4, 5, 7, 10)):
         assert near_3_or_4(dict.fromkeys(gammas, 0.05) | {best: 0.01}).verdict == verdict
+
+
+def test_a_least_ece_within_its_error_cannot_be_told():
+    points = with_gammas("resnet18", *[range(1, 9)] * 3, [0.05, 0.04, 0.03, 0.01, 0.05, 0.05, 0.05, 0.05])
+    for error, verdict in ((0.005, HOLDS), (0.03, UNCLEAR)):
+        noisy = [replace(each, ece_error=error) for each in points]
+        assert networks.gamma_findings(noisy, "cifar10")[2].verdict == verdict
 
 
 def test_a_net_without_the_claimed_gamma_is_not_judged():

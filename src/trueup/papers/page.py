@@ -99,6 +99,8 @@ some by name; what is stopped goes on where it was. `trueup curvature RUN` measu
   rate is 0.1 for ResNet-18, 0.05 for VGG16 (with batch norm), 0.01 for the MLP and the ViT. For Figure 4: 10 epochs
   (falls after 7 and 9), without augmentation.
 - Its Figure 4 speaks of the trace on validation samples as part of the loss. Here the penalty is on the training batch.
+- Where ECE is said to be least, each gamma whose ECE is not above the least by more than twice the standard error of
+  their difference (over test samples) may be the one; where they do not agree on a claim, it cannot be told.
 - What has not been trained is listed at the end.
 """
 

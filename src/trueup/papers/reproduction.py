@@ -4,6 +4,7 @@ the page of the documentation."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,21 @@ COLOURS = {HOLDS: "green", FAILS: "red", UNCLEAR: "cyan", UNTESTED: "yellow"}
 def verdict(holds: bool | None) -> str:
     """None: it cannot be told."""
     return UNCLEAR if holds is None else HOLDS if holds else FAILS
+
+
+def clearly(difference: float, error: float) -> bool | None:
+    """Whether it is above 0 by more than twice its standard error; False: below by as much; None: neither.
+
+    >>> clearly(0.5, 0.2), clearly(-0.5, 0.2), clearly(0.3, 0.2)
+    (True, False, None)
+    """
+    return None if abs(difference) <= 2 * error else difference > 0
+
+
+def all_of(verdicts: Iterable[bool | None]) -> bool | None:
+    """False if one is, else None if one is, else True."""
+    found = list(verdicts)
+    return False if False in found else None if None in found else True
 
 
 @dataclass(frozen=True)

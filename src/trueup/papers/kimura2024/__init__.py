@@ -14,7 +14,7 @@ from trueup.papers.kimura2024 import networks, theory
 from trueup.papers.kimura2024.grid import Place, places, recipes
 from trueup.papers.kimura2024.measure import FILE, curvature_of_run
 from trueup.papers.page import Answer, Answered
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
+from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding
 from trueup.papers.stored import command_of, origin
 
 __all__ = ["FILES", "TITLE", "curvature_of_run", "draw", "measure_run", "recipes", "reproduce"]
@@ -91,7 +91,7 @@ def _answers(
 def _told(findings: list[Finding], names: tuple[str, ...]) -> str:
     """Every claim in a few words under its verdict."""
     parts = []
-    for verdict in (HOLDS, FAILS, UNTESTED):
+    for verdict in (HOLDS, FAILS, UNCLEAR, UNTESTED):
         own = [name for finding, name in zip(findings, names, strict=True) if finding.verdict == verdict]
         if own:
             parts.append(f"{verdict[0].upper()}{verdict[1:]}: {', '.join(own)}.")

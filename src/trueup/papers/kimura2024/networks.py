@@ -16,7 +16,7 @@ from trueup.audit import finite
 from trueup.metrics import overconfidence, score_logits
 from trueup.papers.kimura2024.grid import CE, Place, places
 from trueup.papers.kimura2024.measure import FILE, bends_down
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet, all_of, clearly, verdict
 from trueup.papers.stored import command_of, load_runs
 from trueup.papers.summary import has_predictions, summary_of
 from trueup.train import Run
@@ -42,6 +42,8 @@ class Point:
     classes: int
     overconfidence: float
     """Mean confidence less accuracy, on test."""
+    ece_error: float = 0.0
+    """The standard error of ECE over test samples, where it is judged by."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -77,7 +79,8 @@ def stored_points(results: Path) -> list[Point]:
             measured = json.loads((runs[name].folder / FILE).read_text())
             samples, classes, gap = _predicted(runs[name])
             if (measured["split"], measured["samples"]) == ("val", samples):
-                found.append(Point(name, place, runs[name], measured, classes, gap))
+                error = _ece_error(runs[name]) if place.figure == "gamma" else 0.0
+                found.append(Point(name, place, runs[name], measured, classes, gap, error))
     return found
 
 
@@ -88,6 +91,12 @@ def _predicted(run: Run) -> tuple[int, int, float]:
         return len(run.val), run.test.classes, gap
     summary = summary_of(run)
     return summary.figures.n_val, summary.classes, summary.figures.before["overconfidence"]
+
+
+def _ece_error(run: Run) -> float:
+    """From the 95 % interval."""
+    measure = summary_of(run).figures.before.measures["ece"]
+    return ((measure.high or 0.0) - (measure.low or 0.0)) / 3.92
 
 
 # ---------------------------------------------------------------------- Figures 2 and 3
@@ -158,9 +167,12 @@ def gamma_findings(points: Sequence[Point], data: str) -> list[Finding]:
     return [replace(finding, claim=f"{DATASETS[data]}: {finding.claim}") for finding in found]
 
 
-def _of_nets(claim: str, where: str, nets: Nets, judged: Callable[[dict[float, Point]], tuple[bool, str] | str]):
-    """It holds where it holds of every net that can be judged; the evidence says it of each. ``judged`` gives whether,
-    and what was seen; or why nothing can be said."""
+Judged = tuple[bool | None, str] | str
+"""Whether it holds of a net (None: it cannot be told) and what was seen; or why it is not tested."""
+
+
+def _of_nets(claim: str, where: str, nets: Nets, judged: Callable[[dict[float, Point]], Judged]) -> Finding:
+    """It holds where it holds of every net that can be judged; the evidence says it of each."""
     told, right = [], []
     for net, of in nets.items():
         found = judged(of)
@@ -168,9 +180,22 @@ def _of_nets(claim: str, where: str, nets: Nets, judged: Callable[[dict[float, P
             told.append(f"{TITLES[net]}, {UNTESTED}: {found}")
         else:
             right.append(found[0])
-            told.append(f"{TITLES[net]}, {HOLDS if found[0] else FAILS}: {found[1]}")
-    verdict = (HOLDS if all(right) else FAILS) if right else UNTESTED
-    return Finding(claim, where, verdict, _gammas(nets), "; ".join(told) or "no run is stored")
+            told.append(f"{TITLES[net]}, {verdict(found[0])}: {found[1]}")
+    whole = verdict(all_of(right)) if right else UNTESTED
+    return Finding(claim, where, whole, _gammas(nets), "; ".join(told) or "no run is stored")
+
+
+def _wherever_least(of: dict[float, Point], holds: Callable[[float], bool]) -> bool | None:
+    """Whether it holds at the gamma of the least ECE: at each that may be it, as its ECE is not clearly above the
+    least. None where that differs."""
+    best = min(of.values(), key=lambda point: point.on_test("ece"))
+    answers = {
+        holds(gamma)
+        for gamma, point in of.items()
+        if point is best
+        or not clearly(point.on_test("ece") - best.on_test("ece"), float(np.hypot(point.ece_error, best.ece_error)))
+    }
+    return None if len(answers) > 1 else answers.pop()
 
 
 def _gammas(nets: Nets) -> str:
@@ -178,7 +203,7 @@ def _gammas(nets: Nets) -> str:
 
 
 def _falls(nets: Nets, loss: str) -> Finding:
-    def judged(of: dict[float, Point]) -> tuple[bool, str]:
+    def judged(of: dict[float, Point]) -> Judged:
         values = [LOSSES[loss](point)["lambda_max"]["value"] for point in of.values()]
         return all(a > b for a, b in pairwise(values)), ", ".join(f"{v:.3g}" for v in values)
 
@@ -189,12 +214,19 @@ def _falls(nets: Nets, loss: str) -> Finding:
 def _minimum(nets: Nets, wanted: tuple[str, ...], at: tuple[int, ...], claim: str) -> Finding:
     """A gamma of one more or less counts as near."""
 
-    def judged(of: dict[float, Point]) -> tuple[bool, str] | str:
+    def near(gamma: float) -> bool:
+        return min(abs(gamma - wanted) for wanted in at) <= 1
+
+    def judged(of: dict[float, Point]) -> Judged:
         if not any(gamma in of for gamma in at):
             return f"gamma {' or '.join(map(str, at))} is not stored"
-        best, second = sorted(of, key=lambda gamma: of[gamma].on_test("ece"))[:2]
-        told = [f"{100 * of[gamma].on_test('ece'):.2f} % at gamma {gamma:g}" for gamma in (best, second)]
-        return min(abs(best - gamma) for gamma in at) <= 1, f"{told[0]}, next {told[1]}"
+        best, *others = sorted(of, key=lambda gamma: of[gamma].on_test("ece"))
+        rival = next((gamma for gamma in others if near(gamma) != near(best)), others[0])
+        told = [
+            f"{100 * of[gamma].on_test('ece'):.2f} ± {100 * of[gamma].ece_error:.2f} % at gamma {gamma:g}"
+            for gamma in (best, rival)
+        ]
+        return _wherever_least(of, near), f"{told[0]}, against {told[1]}"
 
     return _of_nets(claim, "Figure 2", {net: nets[net] for net in wanted if net in nets}, judged)
 
@@ -202,7 +234,7 @@ def _minimum(nets: Nets, wanted: tuple[str, ...], at: tuple[int, ...], claim: st
 def _between(nets: Nets, loss: str) -> Finding:
     """ECE is least where the trace is below that of gamma = 0, and not at its lowest."""
 
-    def judged(of: dict[float, Point]) -> tuple[bool, str] | str:
+    def judged(of: dict[float, Point]) -> Judged:
         if 0 not in of:
             return "gamma 0 is not stored, from which the trace would be reduced"
         traces = {gamma: LOSSES[loss](point)["trace"]["value"] for gamma, point in of.items()}
@@ -214,7 +246,7 @@ def _between(nets: Nets, loss: str) -> Finding:
             told += f", lowest {traces[low]:.4g} at gamma {low:g})" if low != best else ", and nowhere lower)"
         else:
             told += " and not reduced"
-        return traces[low] < traces[best] < traces[0], told
+        return _wherever_least(of, lambda gamma: traces[low] < traces[gamma] < traces[0]), told
 
     claim = f"ECE is least where the trace is reduced to some extent, but not at its lowest: that of the {loss}."
     return _of_nets(claim, "Figure 3", nets, judged)

@@ -9,11 +9,11 @@ import torch
 
 from trueup.focal import gamma_star, phi, risk_minimiser
 from trueup.papers.mukhoti2020.authors import Author
-from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, all_of, clearly, half_the_ece, over_networks, short
+from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, half_the_ece, over_networks, short
 from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting, alike
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, verdict
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, clearly, verdict
 
 
 def printed_figures(authors: tuple[Author, ...]) -> list[Finding]:

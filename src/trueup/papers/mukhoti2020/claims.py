@@ -3,7 +3,7 @@ epochs.py of their training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from trueup.metrics import Interval
 from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, beside_run, later, weighted
 from trueup.papers.mukhoti2020.settings import Setting
-from trueup.papers.reproduction import UNTESTED, Finding, verdict
+from trueup.papers.reproduction import UNTESTED, Finding, all_of, clearly, verdict
 from trueup.papers.summary import has_predictions
 
 CE, FL1, FL2, FL3, FLSD = "cross-entropy", "focal:1", "focal:2", "focal:3", "flsd-53"
@@ -83,15 +83,6 @@ def _told(claim: Claim, setting: Setting) -> tuple[str, str]:
     return verdict(holds), evidence + seeds
 
 
-def clearly(difference: float, error: float) -> bool | None:
-    """Whether it is above 0 by more than twice its standard error; False: below by as much; None: neither.
-
-    >>> clearly(0.5, 0.2), clearly(-0.5, 0.2), clearly(0.3, 0.2)
-    (True, False, None)
-    """
-    return None if abs(difference) <= 2 * error else difference > 0
-
-
 def over_networks(changes: Sequence[Interval]) -> Verdict:
     """Whether a change lowers a figure on networks that share their test samples, and the numbers. It has to do so on
     average, by more than twice the standard error over the networks; on most of them; and on more of them clearly (by
@@ -107,12 +98,6 @@ def over_networks(changes: Sequence[Interval]) -> Verdict:
         f"{100 * error:.2f}); the 95 % interval of the difference is below 0 on {below}, above 0 on {above}"
     )
     return (found if found is not None and agree[found] else None), told
-
-
-def all_of(verdicts: Iterable[bool | None]) -> bool | None:
-    """False if one is, else None if one is, else True."""
-    found = list(verdicts)
-    return False if False in found else None if None in found else True
 
 
 def lower(

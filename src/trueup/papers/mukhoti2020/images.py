@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trueup.papers.mukhoti2020.claims import CE, FLSD, Claim, Verdict, all_of, clearly, short
+from trueup.papers.mukhoti2020.claims import CE, FLSD, Claim, Verdict, short
 from trueup.papers.mukhoti2020.grid import METHODS, TEXTS, later
 from trueup.papers.mukhoti2020.settings import Network, Setting
-from trueup.papers.reproduction import Sheet
+from trueup.papers.reproduction import Sheet, all_of, clearly
 from trueup.papers.summary import has_predictions
 
 SHOWN_IMAGES = 4
