@@ -47,6 +47,16 @@ def test_lightning():
     assert float(module.criterion.gamma.gamma) == pytest.approx(3)
     assert module.meter.compute()["ece"] == pytest.approx(float(trainer.callback_metrics["val_ece"]), abs=1e-6)
     assert module.meter.compute()["error"] < 0.5
+    for loss in ("adafocal", "cross-entropy+hessian-trace:0.01"):
+        other = found["Calibrated"](found["models"].build("mlp", 10, (1, 8, 8)), classes=10, loss=loss)
+        before = {name: value.clone() for name, value in other.criterion.state_dict().items()}
+        again = found["lightning"].Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            limit_train_batches=3,
+        )  # fmt: skip
+        again.fit(other, found["train"], found["val"])
+        moved = [name for name, value in other.criterion.state_dict().items() if not torch.equal(value, before[name])]
+        assert bool(moved) == (loss == "adafocal")
 
 
 def test_transformers():
