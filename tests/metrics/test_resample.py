@@ -72,6 +72,19 @@ def test_a_paired_interval_sees_what_two_single_ones_cannot(name):
     assert same == pytest.approx((0, 0, 0))
 
 
+@pytest.mark.parametrize("name", [name for name in ERRORS if name != "mce"])
+@pytest.mark.parametrize("temperature", [1, 2])
+def test_nearly_the_same_predictions_have_nearly_the_same_error(name, temperature):
+    """The difference of two errors is at most the norm of the difference of their fields: no noise of the one can make
+    it wide, also where the interval of each begins at 0."""
+    probs, labels = cases.drawn(3000, 10, 5, temperature=temperature)
+    single = trueup.bootstrap(ERRORS[name], probs, labels, resamples=300)
+    other = probs**1.0005 / (probs**1.0005).sum(1, keepdims=True)
+    pair = trueup.bootstrap(ERRORS[name], probs, labels, other, resamples=300)
+    assert pair.low <= pair.value <= pair.high
+    assert pair.high - pair.low < 0.4 * (single.high - single.low)
+
+
 def test_any_function_of_probabilities_and_labels_can_be_bootstrapped():
     def accuracy(probs, labels):
         return 1 - trueup.error(probs, labels)

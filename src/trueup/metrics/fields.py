@@ -90,7 +90,7 @@ def top_label_field(metric: str, s: TopLabel, cells: Cells, bins: int, value: fl
     if metric == "debiased_ece":
         return _debiased_field(s, cells, bins)
     if metric == "smooth_ece":
-        return _smooth_field(cells, value)
+        return smooth_field(cells, value)
     raise KeyError(metric)
 
 
@@ -110,7 +110,7 @@ def _debiased_field(s: TopLabel, cells: Cells, bins: int) -> Field:
     return Field(lambda sums: sums @ cells.mass_share, lambda x: np.sqrt((x**2).sum(-1) * bins), debiased)
 
 
-def _smooth_field(cells: Cells, width: float) -> Field:
+def smooth_field(cells: Cells, width: float) -> Field:
     """At the fixed width where the metric found its value.
 
     smooth_ece(r) >= s holds exactly where the residual r smoothed with width s has an integral of at least s, so this

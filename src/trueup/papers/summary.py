@@ -20,7 +20,7 @@ from trueup.predictions import Predictions
 from trueup.train import Run
 
 FILE = "figures.json"
-VERSION = 1
+VERSION = 2
 COMPARED = {"error": error, "nll": nll, "ece": ece, "overconfidence": overconfidence}
 CALIBRATORS = ("temperature", "focal-temperature", "auto")
 """The first is what the others are compared with."""

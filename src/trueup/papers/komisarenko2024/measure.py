@@ -34,7 +34,7 @@ from trueup.papers.komisarenko2024.networks import Network, training_gamma
 from trueup.papers.komisarenko2024.rivals import rivals
 from trueup.predictions import Predictions
 
-VERSION = 2
+VERSION = 3
 """Of what is computed here; stored figures of another one are computed anew."""
 CRITERIA = ("nll", "ece", "adaptive_ece")
 """What both parameters are chosen by on val. The paper's is adaptive_ece, which its text calls ECE."""
