@@ -135,30 +135,62 @@ def test_a_pair_needs_the_same_rows():
         trueup.bootstrap(trueup.ece, probs, labels, trueup.score(probs[:49], labels[:49]))
 
 
+POPULATION = 4000
+
+
+def softmaxes(*logits):
+    return [np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in logits]
+
+
+def true_error(metric, reported, posterior):
+    """Of a finite population whose posterior is known."""
+    rows = np.arange(POPULATION)
+    top = reported.argmax(1)
+    confidence = reported[rows, top]
+    gap = confidence - posterior[rows, top]
+    if metric is trueup.smooth_ece:
+        on_grid = trueup.metrics.smooth.on_grid(confidence, gap / POPULATION, 4096)
+        return float(trueup.metrics.smooth.smooth_ece_of(on_grid))
+    if metric is trueup.adaptive_ece:
+        index = np.argsort(np.argsort(confidence)) * 15 // POPULATION
+    else:
+        index = trueup.metrics.bins.equal_width(confidence, 15)
+    return np.abs(np.bincount(index, gap, 15)).sum() / POPULATION
+
+
+def samples(rng, posterior, n=1000):
+    """Rows of the population, and labels of the known posterior."""
+    rows = rng.integers(0, POPULATION, n)
+    return rows, (rng.random((n, 1)) > posterior[rows].cumsum(1)).sum(1).clip(max=posterior.shape[1] - 1)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 1.1, 2.0])
 @pytest.mark.parametrize("metric", [trueup.ece, trueup.smooth_ece, trueup.adaptive_ece])
 def test_coverage(metric, temperature):
-    """Out of 60 intervals of 95 %, at least 52 hold the true error; a percentile bootstrap holds 0 to 45 of them.
-
-    The population is finite: rows drawn from 4000, labels from each row's known posterior.
-    """
+    """Out of 60 intervals of 95 %, at least 52 hold the true error; a percentile bootstrap holds 0 to 45 of them."""
     rng = np.random.default_rng(0)
-    logits = rng.normal(0, 2.5, (4000, 5))
-    posterior, reported = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (logits / temperature, logits))
-    top = reported.argmax(1)
-    confidence, right = reported[np.arange(4000), top], posterior[np.arange(4000), top]
-    gap = confidence - right
-    if metric is trueup.adaptive_ece:
-        index = np.argsort(np.argsort(confidence)) * 15 // 4000
-    else:
-        index = trueup.metrics.bins.equal_width(confidence, 15)
-    truth = np.abs(np.bincount(index, gap, 15)).sum() / 4000
-    if metric is trueup.smooth_ece:
-        truth = float(trueup.metrics.smooth.smooth_ece_of(trueup.metrics.smooth.on_grid(confidence, gap / 4000, 4096)))
+    logits = rng.normal(0, 2.5, (POPULATION, 5))
+    posterior, reported = softmaxes(logits / temperature, logits)
+    truth = true_error(metric, reported, posterior)
     held = 0
     for repeat in range(60):
-        rows = rng.integers(0, 4000, 1000)
-        labels = (rng.random((1000, 1)) > posterior[rows].cumsum(1)).sum(1).clip(max=4)
+        rows, labels = samples(rng, posterior)
         found = trueup.bootstrap(metric, reported[rows], labels, resamples=200, seed=repeat)
         held += found.low <= truth + 1e-12 and truth <= found.high + 1e-12
     assert held >= 52
+
+
+@pytest.mark.parametrize("pair", [(1, 1.001), (1, 1.02), (1.3, 1.31)])
+@pytest.mark.parametrize("metric", [trueup.ece, trueup.smooth_ece, trueup.adaptive_ece])
+def test_coverage_of_the_difference_of_nearly_the_same_predictions(metric, pair):
+    """Out of 40 paired intervals of 95 %, at least 35 hold the true difference."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 2.5, (POPULATION, 5))
+    posterior, first, second = softmaxes(logits, *(logits / temperature for temperature in pair))
+    truth = true_error(metric, first, posterior) - true_error(metric, second, posterior)
+    held = 0
+    for repeat in range(40):
+        rows, labels = samples(rng, posterior)
+        found = trueup.bootstrap(metric, first[rows], labels, second[rows], resamples=200, seed=repeat)
+        held += found.low <= truth + 1e-12 and truth <= found.high + 1e-12
+    assert held >= 35
