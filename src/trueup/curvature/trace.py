@@ -33,6 +33,8 @@ PILOTS = 6
 that settles when to stop looks better than it is."""
 LEAST_PROBES = 12
 LARGEST_SPACE = 160
+WIDE_AT_ONCE = 16
+"""So many probes are float64 at a time; kept, a sign takes one byte of the eight."""
 
 
 def trace(
@@ -142,13 +144,15 @@ class _Probes:
 
     def beyond(self, space: Krylov) -> Tensor:
         """(s,) w' A w of the parts w of the probes that lie outside of the space."""
-        return self.values - space.exact_part(self.signs.double())
+        inside = [space.exact_part(some.double()) for some in self.signs.split(WIDE_AT_ONCE)]
+        return self.values - torch.cat(inside)
 
     def draw(self, many: int) -> None:
-        signs = random_signs(many, self.matrix, self.generator)
-        wide = signs.double()
-        self.values = torch.cat([self.values, torch.linalg.vecdot(wide, self.matrix.rows(wide))])
-        self.signs = torch.cat([self.signs, signs])
+        for first in range(0, many, WIDE_AT_ONCE):
+            signs = random_signs(min(WIDE_AT_ONCE, many - first), self.matrix, self.generator)
+            wide = signs.double()
+            self.values = torch.cat([self.values, torch.linalg.vecdot(wide, self.matrix.rows(wide))])
+            self.signs = torch.cat([self.signs, signs])
 
 
 def random_signs(many: int, matrix: Symmetric, generator: torch.Generator) -> Tensor:
