@@ -54,13 +54,22 @@ class Audit:
 
     def verdict(self) -> str:
         """The finding in a sentence."""
-        gap, ece = self.overconfidence, self.metrics["ece"]
+        ece = self.metrics["ece"]
         if self.resamples and 1 / (1 + self.resamples) > 0.05:  # the least p that so many can give
             return f"No verdict: {self.resamples} resamples are too few for one; ask for 19 or more, or for none."
+        by_class = self.metrics["classwise_ece"]
         if ece.p is not None and ece.p > 0.05:
-            expected = 100 * (ece.calibrated or 0)
-            found = f"ECE {100 * ece.value:.2f} %, where a calibrated model would show {expected:.2f} %"
-            return f"No miscalibration found: {found}."
+            if by_class.p is not None and by_class.p <= 0.05 / 2:  # a second test is a second chance to be wrong
+                return (
+                    f"The predicted class has true confidence ({_beside_calibrated('ECE', ece)}), the classes one by "
+                    f"one do not: {_beside_calibrated('classwise ECE', by_class)}."
+                )
+            return f"No miscalibration found: {_beside_calibrated('ECE', ece)}."
+        return self._confidence() + self._more_by_class()
+
+    def _confidence(self) -> str:
+        """Of predictions that are not calibrated: too sure, or not sure enough."""
+        gap, ece = self.overconfidence, self.metrics["ece"]
         if gap.low is not None and gap.high is not None and gap.low <= 0 <= gap.high:
             return f"Miscalibrated, neither over- nor under-confident on the whole: ECE {100 * ece.value:.2f} %."
         word = "Over-confident" if gap.value > 0 else "Under-confident"
@@ -69,6 +78,14 @@ class Audit:
             return f"{size}."
         low, high = sorted((abs(gap.low), abs(gap.high)))
         return f"{size} ({100 * self.level:.0f} % interval {100 * low:.1f} to {100 * high:.1f})."
+
+    def _more_by_class(self) -> str:
+        """Of two classes the errors by class are those of the predicted one, unless one class has too much throughout:
+        in the predicted class too much of the one and too little of the other then cancel out."""
+        ece, by_class = self.metrics["ece"], self.metrics["classwise_ece"]
+        if self.classes != 2 or by_class.low is None or ece.high is None or by_class.low <= ece.high:
+            return ""
+        return f" By class it is worse, as where one class gets too much: classwise ECE {100 * by_class.value:.2f} %."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers; what is not finite, or was not asked for, is None."""
@@ -131,6 +148,11 @@ class Audit:
         return tables.text(self)
 
     __repr__ = __str__
+
+
+def _beside_calibrated(name: str, measure: Measure) -> str:
+    expected = 100 * (measure.calibrated or 0)
+    return f"{name} {100 * measure.value:.2f} %, where a calibrated model would show {expected:.2f} %"
 
 
 _AT_THE_VALUE = (

@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,16 +263,26 @@ def _read_text(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
         with open(path, newline="", encoding="utf-8-sig") as file:
             header = [name.strip() for name in next(csv.reader(file, delimiter=delimiter))]
         given, wanted, names = _columns(path, header, binary, ignore)
-        options = {"delimiter": delimiter, "skiprows": 1, "comments": None, "quotechar": '"', "encoding": "utf-8-sig"}
-        position = {name: i for i, name in enumerate(header)}
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # a header alone is an empty table
-            values = np.loadtxt(path, usecols=[position[name] for name in wanted], ndmin=2, **options)
-            labels = np.loadtxt(path, usecols=position["label"], ndmin=1, dtype=str, **options)
+        values, labels = _parsed(path, delimiter, header, wanted)
     except InputError:
         raise
     except (ValueError, UnicodeDecodeError, csv.Error, StopIteration, OSError) as error:
         raise InputError(f"{path}: not a table of numbers ({_fault(path, delimiter, ignore) or error})") from None
     return Content(given, values, np.char.strip(labels), names, {})
+
+
+def _parsed(path: Path, delimiter: str, header: list[str], wanted: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The wanted columns as numbers and the labels as text, in one pass over all columns: a line that has more cells
+    than the first is then an error, too."""
+    runs = [(number, list(run)) for number, run in groupby(header, set(wanted).__contains__)]
+    fields = [(str(i), float if number else object, (len(run),)) for i, (number, run) in enumerate(runs)]
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # a header alone is an empty table
+        rows = np.loadtxt(
+            path, dtype=fields, ndmin=1, delimiter=delimiter, skiprows=1, comments=None, quotechar='"',
+            encoding="utf-8-sig",
+        )  # fmt: skip
+    column = {name: rows[str(i)][:, j] for i, (_, run) in enumerate(runs) for j, name in enumerate(run)}
+    return np.stack([column[name] for name in wanted], axis=1), column["label"].astype(str)
 
 
 def _fault(path: Path, delimiter: str, ignore: tuple[str, ...]) -> str:
@@ -286,8 +297,20 @@ def _fault(path: Path, delimiter: str, ignore: tuple[str, ...]) -> str:
                 for name, cell in zip(header, row, strict=False):
                     if name != "label" and name not in ignore and not inputs.is_number(cell):
                         return f"line {rows.line_num}, column {name}: {cell!r} is no number"
-    except (UnicodeDecodeError, csv.Error, StopIteration, OSError):
+    except UnicodeDecodeError:
+        return _not_utf8(path)
+    except (csv.Error, StopIteration, OSError):
         pass
+    return ""
+
+
+def _not_utf8(path: Path) -> str:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return f"line {number} is not UTF-8: {error.reason}, byte {line[error.start]:#04x}"
     return ""
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +117,27 @@ def test_saved_and_loaded_is_the_same(name, tmp_path):
     np.testing.assert_array_equal(again(logits), made(logits))
     assert again.fit_report == made.fit_report
     assert json.loads((tmp_path / "map.json").read_text())["format"] == "trueup-map"
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "isotonic"])  # its knots are as many as it needs
+def test_a_state_dict_holds_the_whole_map(name, tmp_path):
+    logits, labels = over_confident()
+    made, other = SETTINGS[name].fit(logits, labels), SETTINGS[name].fit(logits / 3, labels)
+    if name not in ("none", "focal-map"):  # nothing is fitted
+        assert not np.allclose(made(logits), other(logits), atol=0.01)
+    safetensors.torch.save_file(made.state_dict(), tmp_path / "map.safetensors")
+    other.load_state_dict(safetensors.torch.load_file(tmp_path / "map.safetensors"))
+    np.testing.assert_array_equal(other(logits), made(logits))
+    assert other.fit_report == made.fit_report
+
+
+def test_the_state_of_another_map_is_refused():
+    logits, labels = over_confident(300)
+    made = trueup.Temperature().fit(logits, labels)
+    with pytest.raises(trueup.InputError, match="kind 'none' with 5 classes, where this is a map of kind 'temperature'"):
+        made.load_state_dict(trueup.CALIBRATORS["none"]().fit(logits, labels).state_dict())
+    with pytest.raises(trueup.InputError, match="2 classes, where this is a map of kind 'temperature' with 5"):
+        made.load_state_dict(trueup.Temperature().fit(*over_confident(300, 2)).state_dict())
 
 
 @pytest.mark.parametrize("name", SETTINGS)

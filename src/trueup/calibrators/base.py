@@ -137,6 +137,25 @@ class CalibrationMap(nn.Module):
             "fit_report": report,
         }
 
+    def get_extra_state(self) -> Tensor:
+        """For ``state_dict``: what is no buffer, as the bytes of its JSON, which safetensors can keep, too."""
+        plain = {name: value for name, value in self.values().items() if isinstance(value, (bool, int, float))}
+        report = None if self.fit_report is None else _json_report(self.fit_report)
+        content = {"kind": self.kind, "classes": self.classes, "values": plain, "fit_report": report}
+        return torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """For ``load_state_dict``; the numbers become those of the other map, which has to be of the same kind."""
+        content = json.loads(bytes(state.tolist()))
+        theirs, mine = (content["kind"], content["classes"]), (self.kind, self.classes)
+        if theirs != mine:
+            told = "a map of kind {!r} with {} classes"
+            raise InputError(f"state_dict: {told.format(*theirs)}, where this is {told.format(*mine)}")
+        for name, value in content["values"].items():
+            setattr(self, name, value)
+        report = content["fit_report"]
+        self.fit_report = FitReport(**_python_report(report)) if report else None
+
     def extra_repr(self) -> str:
         numbers = (f"{name}={value:.6g}" for name, value in self.values().items() if isinstance(value, float))
         return ", ".join([*numbers, f"classes={self.classes}"])

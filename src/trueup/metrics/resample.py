@@ -256,7 +256,7 @@ class Resampler:
             inversion = self._inversion(metric)
             tail = (1 - level) / 2
             low = 0.0 if (self.test(metric).p or 0.0) > tail else inversion.true_error(tail)
-            return _containing(value, low, inversion.true_error(1 - tail))
+            return _containing(value, low, min(inversion.true_error(1 - tail), 1.0))  # no error is larger
         draws = self._resampled(metric)
         return _containing(value, *_quantiles(draws - (draws.mean() - value), level))
 
