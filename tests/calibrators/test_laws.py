@@ -134,7 +134,9 @@ def test_a_state_dict_holds_the_whole_map(name, tmp_path):
 def test_the_state_of_another_map_is_refused():
     logits, labels = over_confident(300)
     made = trueup.Temperature().fit(logits, labels)
-    with pytest.raises(trueup.InputError, match="kind 'none' with 5 classes, where this is a map of kind 'temperature'"):
+    with pytest.raises(
+        trueup.InputError, match="kind 'none' with 5 classes, where this is a map of kind 'temperature'"
+    ):
         made.load_state_dict(trueup.CALIBRATORS["none"]().fit(logits, labels).state_dict())
     with pytest.raises(trueup.InputError, match="2 classes, where this is a map of kind 'temperature' with 5"):
         made.load_state_dict(trueup.Temperature().fit(*over_confident(300, 2)).state_dict())

@@ -265,7 +265,7 @@ def test_a_whole_reproduction_prints_and_is_json(place, quick):
     assert len(content["networks"]) == 2
     assert [each["question"][:15] for each in content["answers"][1:5]] == [f"Open question {i}" for i in (1, 2, 3, 4)]
     assert "Open question 2" in str(found)
-    assert found.markdown().count("### ") == len(found.answers)
+    assert all(f"### {each.question}\n" in found.markdown() for each in found.answers)
 
 
 # ---------------------------------------------------------------------- verdicts

@@ -165,13 +165,15 @@ def test_what_it_comes_to_is_said_of_what_was_trained_only(setting, reproduction
     assert gist([]) == ()
     whole = reproductions["mukhoti2020"].gist
     assert 4 <= len(whole) <= 7
-    assert "CIFAR-10: yes" in whole[1]
+    assert "CIFAR-10: yes" in whole[2].told
     first, *rest = gist([setting])
-    assert f"({100 * setting.figure(CE, 'ece'):.2f} % and FL-3's {100 * setting.figure(FL3, 'ece'):.2f} %, " in first
-    assert not any("weight decay" in sentence for sentence in rest)
+    assert f"({100 * setting.figure(CE, 'ece'):.2f} % and FL-3's {100 * setting.figure(FL3, 'ece'):.2f} %, " in str(
+        first
+    )
+    assert not any("weight decay" in str(point) for point in rest)
     other = replace(swapped(setting), step="mean, not clipped")
-    assert "? CIFAR-10: yes." in gist([setting, other])[1]
-    assert "? CIFAR-10: no." in gist([setting, replace(setting, step="mean, not clipped")])[1]
+    assert "? CIFAR-10: yes." in gist([setting, other])[1].told
+    assert "? CIFAR-10: no." in gist([setting, replace(setting, step="mean, not clipped")])[1].told
 
 
 def test_a_run_of_a_recipe_or_loss_that_the_paper_has_not_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from trueup.inputs import InputError
 from trueup.papers import lossfunctions, page
 from trueup.papers.figures import Panel, ece_of_nets, save_panels, save_pictures
 from trueup.papers.page import PLACES, write_page
-from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Reproduction
+from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Point, Reproduction, Sheet
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reproduction.md"
@@ -46,15 +46,33 @@ def test_a_page_that_papers_share_is_not_written_of_one_alone(reproductions, tmp
 def test_our_own_questions_have_a_table_and_a_tally_of_their_own():
     claims = [Finding("A claim.", "Table 1", verdict, "", "x") for verdict in (HOLDS, UNCLEAR)]
     ours = Finding("A question.", "ours", FAILS, "", "y", ours=True)
-    made = Reproduction("paper", "title", (), (*claims, ours), (), (), gist=("It is so.",))
+    made = Reproduction("paper", "title", (), (*claims, ours), (), (), gist=(Point("It is so.", ("by 3 %",)),))
     first, second = made.verdicts
     assert first.note == "1 holds, 0 does not hold, 1 cannot be told, 0 not tested"
     assert second.note == "0 holds, 1 does not hold, 0 not tested"
     assert [row[1] for row in second.rows] == ["A question."]
-    assert made.markdown().startswith("## paper: title\n\n**What it comes to**\n\n- It is so.\n")
+    assert made.markdown().startswith("## paper: title\n\n### In short\n\n- **It is so.**\n  - by 3 %\n")
     assert [claim["ours"] for claim in made.to_dict()["claims"]] == [False, False, True]
     (alone,) = Reproduction("paper", "title", (), tuple(claims), (), ()).verdicts
     assert alone.title == "paper: the claims"
+
+
+def test_a_claim_has_one_row_and_one_number_with_all_that_it_was_judged_on():
+    on = [Finding("A claim.", "Table 1", HOLDS, f"a net, {data}", f"of {data}", data=data) for data in ("one", "two")]
+    other = Finding("A question.", "ours", FAILS, "", "y", (("a net, three", UNCLEAR, "z"),), ours=True)
+    page = Reproduction("paper", "title", (), (on[0], other, on[1]), ("a_run",), ()).markdown()
+    assert "| 1 | A claim. | Table 1 | **holds**: one<br>**holds**: two |" in page
+    assert "| 2 | A question. | ours | **does not hold** |" in page
+    assert "1\\. A claim.\n\n- a net, one: **holds**. of one\n- a net, two: **holds**. of two\n" in page
+    assert "2\\. A question.\n\n- **does not hold**. y\n- a net, three: **cannot be told**. z\n" in page
+    assert "<summary>Not run yet: 1</summary>\n\n- `a_run`\n" in page
+
+
+def test_a_long_table_is_folded():
+    short, long = (Sheet("A title & more", ("a",), (("1",),) * rows, "A note.").markdown() for rows in (24, 25))
+    assert short.startswith("**A title & more**\n\n| a |\n")
+    assert long.startswith("<details>\n<summary><b>A title &amp; more</b> (25 rows)</summary>\n\n| a |\n")
+    assert long.endswith("A note.\n\n</details>\n")
 
 
 @pytest.mark.parametrize("paper", ["mukhoti2020", "lossfunctions"])
@@ -159,7 +177,7 @@ def test_a_figure_that_cannot_be_drawn_is_said_and_not_linked(tmp_path):
     assert save_pictures([nothing], tmp_path) == []
     shown = (("Figure 1: lines. Of two nets.", "figures/1.svg"), (nothing.told, ""))
     lines = Reproduction("paper", "title", (), (), (), (), figures=shown).markdown().splitlines()
-    at = lines.index("**The figures**")
+    at = lines.index("### Figures")
     assert lines[at + 2 : at + 7 : 2] == [shown[0][0], "![Figure 1: lines](figures/1.svg)", shown[1][0]]
 
 

@@ -4,8 +4,9 @@ the page of the documentation."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape as escape_html
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -38,6 +39,10 @@ def all_of(verdicts: Iterable[bool | None]) -> bool | None:
     return False if False in found else None if None in found else True
 
 
+LONG = 24
+"""Tables of more rows are folded on a page."""
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A table of texts."""
@@ -47,10 +52,13 @@ class Sheet:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
 
-    def markdown(self) -> str:
-        lines = [f"**{self.title}**", "", _line(self.columns), _line(["---"] * len(self.columns))]
-        lines += [_line(row) for row in self.rows]
-        return "\n".join([*lines, "", self.note]).rstrip() + "\n"
+    def markdown(self, *, fold: bool = True) -> str:
+        """Under its title; a long table is folded, so that a reader sees what else there is."""
+        table = [_line(self.columns), _line(["---"] * len(self.columns)), *(_line(row) for row in self.rows)]
+        body = "\n".join([*table, "", self.note]).rstrip()
+        if fold and len(self.rows) > LONG:
+            return folded(f"<b>{escape_html(self.title)}</b> ({len(self.rows)} rows)", body)
+        return f"**{self.title}**\n\n{body}\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = tables.table(self.title, *self.columns)
@@ -62,6 +70,11 @@ class Sheet:
         yield shown
         if self.note:
             yield escape(self.note)
+
+
+def folded(summary: str, body: str) -> str:
+    """What a reader opens; HTML that Markdown takes as it is."""
+    return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>\n"
 
 
 def _line(cells: Any) -> str:
@@ -83,11 +96,34 @@ class Finding:
     """(judged on, verdict, evidence) of what else there is to judge it on."""
     ours: bool = False
     """Whether it is a question of our own, and no claim of the paper."""
+    data: str = ""
+    """The data set alone, where it was judged on each of several."""
+
+    @property
+    def subject(self) -> str:
+        """What it was judged on, in short."""
+        return self.data or self.on
 
     def to_dict(self) -> dict[str, Any]:
         others = [{"on": on, "verdict": verdict, "evidence": evidence} for on, verdict, evidence in self.others]
         whole = {"claim": self.claim, "where": self.where, "verdict": self.verdict, "on": self.on}
         return whole | {"evidence": self.evidence, "others": others, "ours": self.ours}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing that a reproduction comes to, and the numbers that say so."""
+
+    told: str
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.told} {'; '.join(self.details)}".rstrip()
+
+    def markdown(self) -> str:
+        return "\n".join(
+            [f"- **{self.told}**" if self.details else f"- {self.told}", *(f"  - {d}" for d in self.details)]
+        )
 
 
 @dataclass(frozen=True)
@@ -106,14 +142,14 @@ class Reproduction:
     """(a run and where it was made, the command that trains it again)."""
     figures: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     """(what it shows, its path from the page) of each; without a path it says why there is none."""
-    gist: tuple[str, ...] = field(default=(), kw_only=True)
-    """What it comes to, in a few sentences."""
+    gist: tuple[Point, ...] = field(default=(), kw_only=True)
+    """What it comes to."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "paper": self.paper,
             "title": self.title,
-            "gist": list(self.gist),
+            "gist": [str(point) for point in self.gist],
             "networks": list(self.rows),
             "claims": [finding.to_dict() for finding in self.findings],
             "missing": list(self.missing),
@@ -146,8 +182,9 @@ class Reproduction:
                 yield f"[bold {COLOURS[found]}]{found}[/]  {escape(claim)} ({escape(where)})"
                 yield f"    {escape(f'{on}: {evidence}' if on else evidence)}"
             yield f"\n{escape(sheet.note)}\n"
-        for line in self.gist:
-            yield f"[bold]-[/] {escape(line)}"
+        for point in self.gist:
+            yield f"[bold]-[/] {escape(point.told)}"
+            yield from (f"    {escape(detail)}" for detail in point.details)
 
     def __str__(self) -> str:
         return tables.text(self, width=120)
@@ -155,26 +192,53 @@ class Reproduction:
     __repr__ = __str__
 
     def markdown(self) -> str:
-        """A section of the page."""
+        """A section of the page: what it comes to first, the numbers behind it further down."""
         parts = [f"## {self.paper}: {self.title}\n"]
         if self.gist:
-            parts.append("**What it comes to**\n\n" + "\n".join(f"- {line}" for line in self.gist) + "\n")
-        parts += [sheet.markdown() for sheet in self.sheets]
+            parts.append("\n".join(["### In short\n", *(point.markdown() for point in self.gist), ""]))
+        parts.append("### Verdicts\n")
+        parts += [self._verdict_table(sheet, i > 0).markdown(fold=False) for i, sheet in enumerate(self.verdicts)]
         if self.figures:
-            parts.append("**The figures**\n")
+            parts.append("### Figures\n")
         for told, path in self.figures:
             parts += [f"{told}\n", *([f"![{told.partition('. ')[0].rstrip('.')}]({path})\n"] if path else [])]
-        parts += [sheet.markdown() for sheet in self.verdicts]
-        told = [
-            f"- {finding.claim} On {on}: {verdict}. {evidence}"
-            for finding in self.findings
-            for on, verdict, evidence in finding.others
-        ]
-        if told:
-            parts.append("The same claims on what else was trained:\n\n" + "\n".join(told) + "\n")
+        if self.sheets:
+            parts += ["### Tables\n", *(sheet.markdown() for sheet in self.sheets)]
+        parts += ["### What the verdicts rest on\n", *self._evidence()]
+        if self.missing or self.commands:
+            parts += ["### Runs\n", *self._runs()]
+        return "\n".join(parts)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        """Of the claims, each once, though it may be judged on several data sets; ours last, as in the tables."""
+        in_order = sorted(self.findings, key=lambda finding: finding.ours)
+        return {claim: i for i, claim in enumerate(dict.fromkeys(finding.claim for finding in in_order), 1)}
+
+    def _verdict_table(self, sheet: Sheet, ours: bool) -> Sheet:
+        """A row for each claim, with its verdict on all that it was judged on."""
+        rows = []
+        for claim, number in self._numbers.items():
+            judged = [finding for finding in self.findings if finding.claim == claim and finding.ours == ours]
+            if judged:
+                told = "<br>".join(f"**{f.verdict}**: {f.subject}" if f.subject else f"**{f.verdict}**" for f in judged)
+                rows.append((str(number), claim, judged[0].where, told))
+        title = sheet.title.partition(": ")[2]
+        return Sheet(title[:1].upper() + title[1:], ("", "claim", "where", "verdict"), tuple(rows), sheet.note)
+
+    def _evidence(self) -> Iterator[str]:
+        for claim, number in self._numbers.items():
+            judged = [finding for finding in self.findings if finding.claim == claim]
+            first = [(finding.on, finding.verdict, finding.evidence) for finding in judged]
+            told = [*first, *(other for finding in judged for other in finding.others)]
+            lines = [f"- {on}: **{found}**. {evidence}" if on else f"- **{found}**. {evidence}"
+                     for on, found, evidence in told]  # fmt: skip
+            yield "\n".join([f"{number}\\. {claim}", "", *lines, ""])
+
+    def _runs(self) -> Iterator[str]:
         if self.missing:
-            parts.append("Not run yet:\n\n" + "\n".join(f"- `{name}`" for name in self.missing) + "\n")
+            names = "\n".join(f"- `{name}`" for name in self.missing)
+            yield folded(f"Not run yet: {len(self.missing)}", names)
         if self.commands:
             lines = "\n".join(f"- {name}: `{command}`" for name, command in self.commands)
-            parts.append(f"Each stored run can be trained again:\n\n{lines}\n")
-        return "\n".join(parts)
+            yield folded(f"Stored: {len(self.commands)}, each with the command that trains it again", lines)

@@ -73,7 +73,8 @@ def judged(claim: Claim, settings: list[Setting]) -> list[Finding]:
             findings.append(Finding(claim.text, claim.where, UNTESTED, DATASETS[data], lacking, others, claim.ours))
         else:
             found = _told(claim, first)
-            findings.append(Finding(claim.text, claim.where, found[0], first.title, found[1], others, claim.ours))
+            verdict_and_on = (found[0], first.title, found[1])
+            findings.append(Finding(claim.text, claim.where, *verdict_and_on, others, claim.ours, DATASETS[data]))
     return findings
 
 

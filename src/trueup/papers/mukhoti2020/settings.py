@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        return f"{TITLES.get(self.model, self.model)}, {self.data}, {self.epochs} epochs, {self.step}"
+        return f"{TITLES.get(self.model, self.model)}, {DATASETS[self.data]}, {self.epochs} epochs, {self.step}"
 
     @property
     def epochs(self) -> int:
