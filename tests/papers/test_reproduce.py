@@ -10,10 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.papers.conftest import RESULTS
+from trueup.audit import Measure
 from trueup.cli import app
 from trueup.inputs import InputError
 from trueup.papers import lossfunctions, page
 from trueup.papers.figures import Panel, ece_of_nets, save_panels, save_pictures
+from trueup.papers.judged import State
+from trueup.papers.lossfunctions import CE, ENTROPY, FOCAL, L1
 from trueup.papers.page import PLACES, write_page
 from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Point, Reproduction, Sheet
 
@@ -101,23 +104,35 @@ def test_lossfunctions_as_json():
     )
 
 
-def followed(ece, end):
-    """A run that is only its ECE over the epochs, and a figure at the end."""
+def followed(by_epoch, ece, overconfidence):
+    """A run that is only its ECE over the epochs, and two figures at the end, each with 1 point of standard error."""
     from types import SimpleNamespace
 
-    state = {"ece": end}
+    ends = {"ece": ece, "overconfidence": overconfidence}
+    state = State(1.0, {name: Measure(value, value - 0.0196, value + 0.0196) for name, value in ends.items()})
     run = SimpleNamespace(recipe=SimpleNamespace(milestones=(2, 4)))
-    return lossfunctions.Followed(run, SimpleNamespace(before=state), np.array(ece, dtype=float))
+    return lossfunctions.Followed(run, SimpleNamespace(before=state), np.array(by_epoch, dtype=float))
 
 
 def test_the_claims_of_lossfunctions_can_turn():
     calm, restless = [0.1] * 8, [0.1] * 4 + [0.1, 0.3, 0.1, 0.3]
-    of = {loss: followed(restless if loss == lossfunctions.ENTROPY else calm, 0.04) for loss in lossfunctions.LOSSES}
-    assert lossfunctions._restless(of)[0]
-    of[lossfunctions.L1] = followed([0.1] * 4 + [0, 0.9, 0, 0.9], 0.01)
-    assert not lossfunctions._restless(of)[0]
-    assert lossfunctions._better(of, lossfunctions.L1)[0]
-    assert not lossfunctions._better(of, lossfunctions.FOCAL)[0]
+    ece = {CE: 0.1, ENTROPY: 0.09, L1: 0.12, FOCAL: 0.04}
+    over = {CE: 0.1, ENTROPY: 0.07, L1: -0.12, FOCAL: 0.04}
+    of = {loss: followed(restless if loss == ENTROPY else calm, ece[loss], over[loss]) for loss in ece}
+    verdicts = [f.verdict for f in lossfunctions.claims({"resnet18": of, "vgg16-bn": of, "resnet50": {CE: of[CE]}})]
+    assert verdicts == [
+        HOLDS, HOLDS, HOLDS,
+        UNCLEAR, UNCLEAR, UNTESTED,  # 3 points of 10 less, where 2 count and the error is 1.3
+        HOLDS,
+        HOLDS, UNTESTED,  # over-confidence is gone, whatever the ECE of being too timid
+        FAILS,
+        HOLDS, HOLDS, UNTESTED,
+    ]  # fmt: skip
+    calmer = of | {L1: followed([0.1] * 4 + [0, 0.9, 0, 0.9], 0.1, 0.12), FOCAL: followed(calm, 0.09, 0.1)}
+    turned = {f.claim[:12]: f.verdict for f in lossfunctions.claims(dict.fromkeys(lossfunctions.MODELS, calmer))}
+    assert turned["With the ent"] == FAILS
+    assert turned["The L1 norm "] == HOLDS
+    assert turned["Focal loss h"] == UNCLEAR
 
 
 @pytest.mark.parametrize(

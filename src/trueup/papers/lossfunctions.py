@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trueup.audit import finite
+from trueup.audit import Measure, finite
 from trueup.inputs import InputError
 from trueup.papers.figures import Picture, ece_of_nets, on_page, save_pictures
 from trueup.papers.judged import Figures, figures
 from trueup.papers.mukhoti2020.settings import series
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Reproduction, Sheet
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Reproduction, Sheet, clearly, verdict
 from trueup.papers.stored import command_of, load_runs, origin, run_name
 from trueup.train import Recipe, Run, named
 
@@ -28,7 +28,7 @@ TITLE = "how a model calibrates with different loss functions"
 MODELS = {"resnet18": "ResNet18", "vgg16-bn": "VGG16", "resnet50": "ResNet50"}
 CE, ENTROPY, L1, FOCAL = "cross-entropy", "cross-entropy+entropy:0.1", "cross-entropy+l1:0.05", "focal:3"
 HELPS = 0.2
-"""By how much of cross-entropy's ECE another has to be lower to count; a limit of ours, with one seed of each."""
+"""So much of cross-entropy's over-confidence has to go for a loss to mitigate it; a limit of ours."""
 LOSSES = {CE: "cross-entropy", ENTROPY: "entropy penalty", L1: "L1 norm", FOCAL: "focal loss"}
 
 
@@ -117,57 +117,77 @@ def sheet(nets: Nets) -> Sheet:
     return Sheet("ECE on test over the training (Figure 1)", columns, tuple(rows), note)
 
 
+Verdict = tuple[bool | None, str]
+"""Whether it holds, None where that cannot be told, and the numbers that say so."""
+
+
 def claims(nets: Nets) -> list[Finding]:
-    """What the text says of its figure."""
+    """What the text says of its figure, a verdict for each net."""
 
     def judged(
-        text: str,
-        needs: tuple[str, ...],
-        models: tuple[str, ...],
-        judge: Callable[[dict[str, Followed]], tuple[bool, str]],
-        *,
-        compared: bool = True,
-    ) -> Finding:
-        ready = [model for model in models if set(needs) <= set(nets[model])]
-        told = {model: judge(nets[model]) for model in ready}
-        evidence = "; ".join(f"{MODELS[model]}: {found}" for model, (_, found) in told.items())
-        if told and compared:
-            evidence += f"; it counts from {100 * HELPS:.0f} % less on, a limit of ours"
-        lacking = [MODELS[model] for model in models if model not in ready]
-        on = ", ".join(MODELS[model] for model in ready)
-        if lacking:
-            evidence += f"{'; ' if evidence else ''}not run on {', '.join(lacking)}"
-        failed = any(not holds for holds, _ in told.values())
-        return Finding(text, "Section 3.2", FAILS if failed else HOLDS if not lacking else UNTESTED, on, evidence)
+        text: str, needs: tuple[str, ...], models: tuple[str, ...], judge: Callable[[dict[str, Followed]], Verdict]
+    ) -> list[Finding]:
+        findings = []
+        for model in models:
+            if set(needs) <= set(nets[model]):
+                holds, evidence = judge(nets[model])
+                findings.append(Finding(text, "Section 3.2", verdict(holds), MODELS[model], evidence))
+            else:
+                lacking = ", ".join(LOSSES[loss] for loss in needs if loss not in nets[model])
+                findings.append(Finding(text, "Section 3.2", UNTESTED, MODELS[model], f"not run: {lacking}"))
+        return findings
 
     every = tuple(MODELS)
     return [
-        judged("Cross-entropy is over-confident.", (CE,), every, _over_confident, compared=False),
-        judged("The entropy penalty does not mitigate over-confidence.", (CE, ENTROPY), every,
-               lambda of: (not _better(of, ENTROPY)[0], _better(of, ENTROPY)[1])),
-        judged("With the entropy penalty ECE fluctuates more than with the other losses on VGG16.",
-               tuple(LOSSES), ("vgg16-bn",), _restless, compared=False),
-        judged("The L1 norm alleviates over-confidence on VGG16 and ResNet50.", (CE, L1), ("vgg16-bn", "resnet50"),
-               lambda of: _better(of, L1)),
-        judged("The L1 norm does not on ResNet18.", (CE, L1), ("resnet18",),
-               lambda of: (not _better(of, L1)[0], _better(of, L1)[1])),
-        judged("Focal loss has a lower ECE than cross-entropy.", (CE, FOCAL), every, lambda of: _better(of, FOCAL)),
+        *judged("Cross-entropy is over-confident.", (CE,), every, _over_confident),
+        *judged("The entropy penalty is not effective to mitigate over-confidence.", (CE, ENTROPY), every,
+                lambda of: _turned(_mitigated(of, ENTROPY))),
+        *judged("With the entropy penalty ECE fluctuates more than with the other losses.",
+                tuple(LOSSES), ("vgg16-bn",), _restless),
+        *judged("The L1 norm alleviates over-confidence on VGG16 and ResNet50.", (CE, L1), ("vgg16-bn", "resnet50"),
+                lambda of: _mitigated(of, L1)),
+        *judged("The L1 norm does not alleviate it on ResNet18.", (CE, L1), ("resnet18",),
+                lambda of: _turned(_mitigated(of, L1))),
+        *judged("Focal loss has a lower ECE than cross-entropy.", (CE, FOCAL), every, _lower_with_focal),
     ]  # fmt: skip
 
 
-def _over_confident(of: dict[str, Followed]) -> tuple[bool, str]:
+def _over_confident(of: dict[str, Followed]) -> Verdict:
     measure = of[CE].figures.before.measures["overconfidence"]
     text = f"{100 * measure.value:+.2f} [{100 * (measure.low or 0):+.2f}, {100 * (measure.high or 0):+.2f}] points"
-    return (measure.low or 0) > 0, text
+    return clearly(measure.value, _error(measure)), text
 
 
-def _better(of: dict[str, Followed], loss: str) -> tuple[bool, str]:
-    """Whether ECE is lower than cross-entropy's by more than ``HELPS`` of it."""
-    own, base = (of[name].figures.before["ece"] for name in (loss, CE))
-    return own < (1 - HELPS) * base, f"ECE {100 * own:.2f} % against {100 * base:.2f} %"
+def _mitigated(of: dict[str, Followed], loss: str) -> Verdict:
+    """Whether at least ``HELPS`` of cross-entropy's over-confidence is gone."""
+    own, base = (of[name].figures.before.measures["overconfidence"] for name in (loss, CE))
+    gone = (1 - HELPS) * base.value - own.value
+    ece = [100 * of[name].figures.before["ece"] for name in (CE, loss)]
+    told = (
+        f"mean confidence less accuracy {100 * base.value:+.2f} points without it, {100 * own.value:+.2f} with it "
+        f"(ECE {ece[0]:.2f} and {ece[1]:.2f} %); it counts from {100 * HELPS:.0f} % less on, a limit of ours"
+    )
+    return clearly(gone, float(np.hypot(_error(own), (1 - HELPS) * _error(base)))), told
 
 
-def _restless(of: dict[str, Followed]) -> tuple[bool, str]:
+def _lower_with_focal(of: dict[str, Followed]) -> Verdict:
+    own, base = (of[name].figures.before.measures["ece"] for name in (FOCAL, CE))
+    told = f"ECE {100 * own.value:.2f} % against {100 * base.value:.2f} %"
+    return clearly(base.value - own.value, float(np.hypot(_error(own), _error(base)))), told
+
+
+def _turned(found: Verdict) -> Verdict:
+    """Of a claim that something is not so."""
+    holds, told = found
+    return (None if holds is None else not holds), told
+
+
+def _error(measure: Measure) -> float:
+    """The standard error over test samples that its 95 % interval says."""
+    return ((measure.high or 0.0) - (measure.low or 0.0)) / 3.92
+
+
+def _restless(of: dict[str, Followed]) -> Verdict:
     values = {loss: of[loss].unrest for loss in LOSSES}
     text = ", ".join(f"{LOSSES[loss]} {100 * value:.2f}" for loss, value in values.items())
     return max(values, key=lambda loss: values[loss]) == ENTROPY, f"mean change of ECE an epoch, in %: {text}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ _REPRODUCTION = """\
 
 This page is written by `trueup reproduce all --docs docs/reproduction.md`, from what is stored under `results/`.
 It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same in a terminal, and `--json` for programs.
+
+<details>
+<summary>How these numbers are made and judged, and what differs from the papers</summary>
 
 - The authors' networks: logits of seven networks of mukhoti2020 are public. Their figures were computed once
   (`--authors`) and are kept in `results/mukhoti2020/authors.json` with the SHA-256 of each file.
@@ -59,6 +63,8 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   in the same way. Figures 2 and 4b to d are of training samples: they need a run whose history has histograms of them,
   and what has no such run is not drawn, which is said in its place. Figure 8 is a table here.
 - FLSD-53 and FLSc-532 are the names of the paper's later version; its tables print FLA-53 and FLS-532.
+
+</details>
 """
 
 
@@ -120,7 +126,8 @@ class Answer:
     """What is still open."""
 
     def markdown(self) -> str:
-        parts = [f"### {self.question}\n", f"**{self.answer}**\n"]
+        first, *rest = re.split(r"(?<=[.;]) ", self.answer, maxsplit=1)
+        parts = [f"### {self.question}\n", " ".join([f"**{first}**", *rest]) + "\n"]
         parts += [f"![{told}]({path})\n" for told, path in self.figures]
         parts += [sheet.markdown() for sheet in self.sheets]
         return "\n".join([*parts, *([f"Still open: {self.remains}\n"] if self.remains else [])])

@@ -95,10 +95,10 @@ def _helps(made: Study) -> Answer:
     )
     pictures = (
         ("Focal loss, the proper loss behind it, and the binary map", f"{FIGURES}/decomposition.svg"),
-        ("Focal temperature less temperature, each network; circle: clearly lower, square: clearly higher, cross: the "
-         "same map", f"{FIGURES}/differences.png"),
-        ("NLL on val over temperature and γ, dark where it is low; line: the best T of each γ; star: the optimum "
-         "(triangle: beyond the panel); dot: temperature scaling", f"{FIGURES}/landscapes.png"),
+        ("Focal temperature less temperature, a point a network, by training loss; circle: clearly lower, square: "
+         "clearly higher, bar: neither, cross: the same map", f"{FIGURES}/differences.svg"),
+        ("NLL on val over temperature and γ on a few networks, dark where it is low; line: the best T of each γ; star: "
+         "the optimum (triangle: beyond the panel); dot: temperature scaling", f"{FIGURES}/landscapes.png"),
     )  # fmt: skip
     tables = (sheets.criteria_sheet(made), sheets.losses_sheet(made), sheets.networks_sheet(made))
     return Answer("Does focal temperature scaling improve on temperature scaling?", answer, tables, pictures, remains)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,12 @@ from trueup.papers.komisarenko2024.gathering import Study
 from trueup.papers.komisarenko2024.line import BEYOND
 from trueup.papers.komisarenko2024.line import GAMMAS as LINE_GAMMAS
 from trueup.papers.komisarenko2024.measure import GAMMAS, TEMPERATURES
+from trueup.papers.komisarenko2024.networks import PRESUMED
 from trueup.papers.komisarenko2024.rivals import SIZES
-from trueup.papers.komisarenko2024.sheets import by_network, named, title
+from trueup.papers.komisarenko2024.sheets import Entry, by_network, named, title
+
+SHOWN = 16
+"""So many networks have their landscape drawn."""
 
 
 def draw(study: Study, folder: Path) -> list[Path]:
@@ -93,7 +97,7 @@ def temperatures(folder: Path) -> Path:
 
 
 def differences(study: Study, folder: Path) -> Path:
-    """Focal temperature less temperature, a line a network, by criterion and metric."""
+    """Focal temperature less temperature by criterion and metric: a row a training loss, a point a network."""
     from trueup import plots
 
     wanted = (
@@ -101,25 +105,29 @@ def differences(study: Study, folder: Path) -> Path:
         ("nll", "ece", 100, "by NLL:\nECE, points"),
         ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE:\nthe same, points"),
     )
-    entries = study.networks
-    drawn, axes = plots.figure(3, 1, width=8.5, height=0.9 + 0.14 * len(entries))
+    rows = sorted(_grouped(study.networks, "loss").items(), key=lambda group: (group[0] == PRESUMED, group[0]))
+    drawn, axes = plots.figure(3, 1, width=8.5, height=1.0 + 0.2 * len(rows))
     for ax, (criterion, metric, scale, name) in zip(axes, wanted, strict=True):
-        for row, entry in enumerate(entries):
-            value, low, high = (scale * v for v in entry["criteria"][criterion]["difference"][metric])
-            colour = "#009E73" if high < 0 else "#D55E00" if low > 0 else "#777777"
-            marker = "o" if high < 0 else "s" if low > 0 else "|" if low < high else "x"
-            ax.plot([low, high], [row, row], color=colour, linewidth=1.2)
-            ax.plot(value, row, marker=marker, color=colour, markersize=3.5)
+        for row, (_, entries) in enumerate(rows):
+            heights = row + 0.3 * np.linspace(-1, 1, len(entries) + 2)[1:-1]
+            for height, entry in zip(heights, entries, strict=True):
+                value, low, high = (scale * v for v in entry["criteria"][criterion]["difference"][metric])
+                colour = "#009E73" if high < 0 else "#D55E00" if low > 0 else "#777777"
+                marker = "o" if high < 0 else "s" if low > 0 else "|" if low < high else "x"
+                ax.plot(value, height, marker=marker, color=colour, markersize=4, alpha=0.8)
+            if row % 2:
+                ax.axhspan(row - 0.5, row + 0.5, color="0.95", zorder=0)
         ax.axvline(0, color="black", linewidth=0.6)
-        ax.set_title(name, fontsize=7)
+        ax.set_title(name)
         ax.set_yticks([])
-        ax.invert_yaxis()
-    axes[0].set_yticks(range(len(entries)), [named(entry) for entry in entries], fontsize=5)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+    axes[0].set_yticks(range(len(rows)), [f"{loss} ({len(entries)})" for loss, entries in rows])
     axes[0].set_xscale("symlog", linthresh=1)
+    axes[0].set_xlim(1.4 * axes[0].dataLim.x0, 2)
     axes[0].set_xticks([-20, -5, -1, 0, 1], ["-20", "-5", "-1", "0", "1"])
     axes[0].minorticks_off()
-    plots.save(drawn, folder / "differences.png", dpi=130)
-    return folder / "differences.png"
+    plots.save(drawn, folder / "differences.svg")
+    return folder / "differences.svg"
 
 
 def line(study: Study, folder: Path) -> Path:
@@ -163,12 +171,12 @@ def rivals(study: Study, folder: Path) -> Path:
 
 
 def landscapes(study: Study, folder: Path) -> Path:
-    """NLL on val over temperature and gamma, a panel a network."""
+    """NLL on val over temperature and gamma, a panel for each of a few networks."""
     from trueup import plots
 
-    entries = study.networks
-    columns = 6
-    drawn, axes = plots.figure(columns, -(-len(entries) // columns), width=9)
+    entries = _some(study.networks, SHOWN)
+    columns = 4
+    drawn, axes = plots.figure(columns, -(-len(entries) // columns), width=8.5)
     for ax, entry in zip(axes, entries, strict=False):
         found = Landscape("nll", TEMPERATURES, GAMMAS, np.array(entry["landscape"], float))
         _, _, least = found.best
@@ -185,11 +193,10 @@ def landscapes(study: Study, folder: Path) -> Path:
         ax.plot(of["temperature"]["temperature"], 0, "o", color="white", markeredgecolor="black", markersize=3.5,
                 markeredgewidth=0.5)  # fmt: skip
         ax.set_xscale("log")
-        ax.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"], fontsize=5)
+        ax.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
         ax.minorticks_off()
-        ax.tick_params(labelsize=5)
         ax.set(xlim=TEMPERATURES[[0, -1]], ylim=GAMMAS[[0, -1]])
-        ax.set_title("\n".join((*textwrap.wrap(title(entry), 30), entry["loss"])), fontsize=4.5)
+        ax.set_title("\n".join((*textwrap.wrap(title(entry), 34), entry["loss"])), fontsize=6.5)
     for ax in axes[len(entries) :]:
         ax.set_axis_off()
     drawn.supxlabel("temperature", fontsize=8)
@@ -266,15 +273,20 @@ def _with_one_legend(
     return path
 
 
-def _some(entries: list[dict[str, Any]], many: int) -> list[dict[str, Any]]:
-    """A few that differ: of each (data, loss) the first, in turn."""
-    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def _some(entries: Sequence[Entry], many: int) -> list[Entry]:
+    """A few that differ: the data sets take turns, and within each its training losses do."""
+    by_data = _grouped(entries, "data")
+    queues = [_in_turn(list(_grouped(of, "loss").values())) for of in by_data.values()]
+    return _in_turn(queues)[:many]
+
+
+def _grouped(entries: Sequence[Entry], key: str) -> dict[str, list[Entry]]:
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        kinds.setdefault((entry["data"], entry["loss"]), []).append(entry)
-    chosen: list[dict[str, Any]] = []
-    for group in cycle(list(kinds.values())):
-        if len(chosen) >= min(many, len(entries)):
-            return chosen
-        if group:
-            chosen.append(group.pop(0))
-    return chosen
+        groups.setdefault(entry[key], []).append(entry)
+    return groups
+
+
+def _in_turn(queues: list[list[Entry]]) -> list[Entry]:
+    """The first of each, the second of each, ..."""
+    return [entry for row in zip_longest(*queues) for entry in row if entry is not None]
