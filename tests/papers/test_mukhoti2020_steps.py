@@ -23,10 +23,10 @@ def test_another_step_does_not_decide_the_verdict_but_is_told(setting):
     assert checks.step_decides([setting], "cifar10").verdict == UNTESTED
     assert checks.step_decides([setting, other], "sst").verdict == UNTESTED
     told = checks.step_decides([setting, other], "cifar10")
-    assert told.verdict == FAILS
+    assert told.verdict == HOLDS
     assert "summed, clipped at 2: yes" in told.evidence
     assert "mean, not clipped: no" in told.evidence
-    assert checks.step_decides([setting, replace(setting, step="mean, not clipped")], "cifar10").verdict == HOLDS
+    assert checks.step_decides([setting, replace(setting, step="mean, not clipped")], "cifar10").verdict == FAILS
 
 
 def test_steps_are_compared_on_the_losses_and_seeds_that_all_have(setting):
@@ -48,11 +48,11 @@ def test_on_which_side_of_the_truth_focal_loss_ends_is_told_of_each_step(setting
     monkeypatch.setattr(type(setting), "figure", lambda self, loss, quantity: gaps[self.step])
     assert checks.sign_decides([setting], "cifar10").verdict == UNTESTED
     told = checks.sign_decides([setting, other], "cifar10")
-    assert told.verdict == FAILS
+    assert told.verdict == HOLDS
     assert "summed, clipped at 2: +2.00 points" in told.evidence
     assert "mean, not clipped: -5.00 points" in told.evidence
     gaps[other.step] = 0.05
-    assert checks.sign_decides([setting, other], "cifar10").verdict == HOLDS
+    assert checks.sign_decides([setting, other], "cifar10").verdict == FAILS
     gaps[other.step] = 1e-4
     assert checks.sign_decides([setting, other], "cifar10").verdict == UNCLEAR
 
@@ -73,12 +73,12 @@ def test_whether_weight_decay_decides_is_told_with_its_numbers(setting, monkeypa
     monkeypatch.setattr(type(setting), "figure", lambda self, loss, quantity: gaps[self.step])
     assert checks.decay_decides([setting, mean], "cifar10").verdict == UNTESTED
     told = checks.decay_decides([setting, mean, weak], "cifar10")
-    assert told.verdict == FAILS
+    assert told.verdict == HOLDS
     assert "-7.00 points" in told.evidence
     assert "+1.00" in told.evidence
     assert "seed 0" in told.evidence
     gaps[weak.step] = -0.05
-    assert checks.decay_decides([setting, mean, weak], "cifar10").verdict == HOLDS
+    assert checks.decay_decides([setting, mean, weak], "cifar10").verdict == FAILS
     gaps[weak.step] = 1e-4
     assert checks.decay_decides([setting, mean, weak], "cifar10").verdict == UNCLEAR
     longer = replace(weak, schedule="mukhoti2020")
@@ -93,12 +93,12 @@ def test_the_verdict_may_change_within_the_last_stage(setting, monkeypatch):
 
     monkeypatch.setattr(type(setting), "followed", followed)
     focal["ece"] = [0.015, 0.01]
-    assert checks.stopping_decides([setting]).verdict == HOLDS
+    assert checks.stopping_decides([setting]).verdict == FAILS
     focal["ece"] = [0.01, 0.026]
     assert checks.stopping_decides([setting]).verdict == UNCLEAR
     focal["ece"] = [0.01, 0.04]
     told = checks.stopping_decides([setting])
-    assert told.verdict == FAILS
+    assert told.verdict == HOLDS
     assert "1.2 to 5.0 times FL-3's" in told.evidence
     assert checks.stopping_decides([]).verdict == UNTESTED
 

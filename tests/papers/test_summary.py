@@ -185,8 +185,8 @@ def test_a_verdict_on_the_epoch_turns_with_the_numbers(best):
         last = replace(network.summary.last, figures=network.figures, less=less)
         return replace(network, summary=replace(network.summary, last=last))
 
-    assert questions.kept_epoch([changed(0, -1, 1)], "sst").verdict == "holds"
-    assert questions.kept_epoch([changed(2, 1, 3)], "sst").verdict == "does not hold"
+    assert questions.kept_epoch([changed(0, -1, 1)], "sst").verdict == "does not hold"
+    assert questions.kept_epoch([changed(2, 1, 3)], "sst").verdict == "holds"
     assert questions.kept_epoch([network], "20newsgroups").verdict == UNTESTED
 
 

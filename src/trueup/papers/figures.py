@@ -43,6 +43,8 @@ class Panel:
     """Whether a thin line shows where y is x."""
     markers: bool = False
     """Whether each point of a line is marked."""
+    ticks: Mapping[float, str] = field(default_factory=dict)
+    """Of x, each with its text."""
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By the name of a line: a text beside each of its points. The line that joins them is thin."""
 
@@ -124,6 +126,8 @@ def _draw_on(ax: Axes, panel: Panel) -> None:
     ax.set_title(panel.title, fontsize=8)
     ax.set_xlabel(panel.x, fontsize=8)
     ax.set_ylabel(panel.y, fontsize=8)
+    if panel.ticks:
+        ax.set_xticks(list(panel.ticks), list(panel.ticks.values()))
     if panel.limits:
         ax.set_xlim(*panel.limits)
     if panel.span:

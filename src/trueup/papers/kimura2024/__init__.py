@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trueup.papers.kimura2024 import networks, theory
+from trueup.papers.kimura2024 import networks, penalty, theory
 from trueup.papers.kimura2024.grid import Place, places, recipes
 from trueup.papers.kimura2024.measure import FILE, curvature_of_run
 from trueup.papers.page import Answer, Answered
@@ -39,7 +39,7 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
     if progress:
         progress(0.5)
     of_gamma = [finding for data in networks.DATASETS for finding in networks.gamma_findings(points, data)]
-    of_tau = networks.tau_findings(points)
+    of_tau = penalty.tau_findings(points)
     there = {point.name for point in points}
     missing = tuple(name for name in recipes() if name not in there)
     commands = tuple((f"`{point.name}`, {origin(point.run)}", command_of(point.run.recipe)) for point in points)
@@ -70,14 +70,14 @@ def _answers(
         titles[f"figure2-{data}"] = f"λ max and ECE against gamma, {title}"
         titles[f"figure3-{data}"] = f"ECE against the trace, {title}"
     of_gamma_sheets = [networks.gamma_sheet(points, data) for data in networks.DATASETS]
-    of_tau_sheets = [networks.tau_sheet(points), networks.digits_sheet(points)]
+    of_tau_sheets = [penalty.tau_sheet(points), penalty.digits_sheet(points)]
     return (
         Answer(
             "Does Figure 1 say what it shows?", _told(analysis[:3], CAPTION), (theory.figure_1(),), shown("figure1")
         ),
         Answer("Does the theory hold?", f"{UNSEEN} {_told(analysis[3:], THEORY)}"),
         Answer(
-            "Does more gamma mean less curvature, and that less ECE?", _counted(of_gamma),
+            "Does more gamma mean less curvature, and that less ECE?", _counted(of_gamma, points),
             tuple(sheet for sheet in of_gamma_sheets if sheet),
             shown(*(f"figure{number}-{data}" for data in networks.DATASETS for number in (2, 3))),
         ),
@@ -98,18 +98,17 @@ def _told(findings: list[Finding], names: tuple[str, ...]) -> str:
     return " ".join(parts)
 
 
-def _counted(findings: list[Finding]) -> str:
-    """Of each data set, how many claims hold."""
+def _counted(findings: list[Finding], points: list[networks.Point]) -> str:
+    """Of each data set, on which nets and how many claims hold."""
     parts = []
-    for data in networks.DATASETS.values():
-        verdicts = [finding.verdict for finding in findings if finding.claim.startswith(f"{data}:")]
-        tested = [verdict for verdict in verdicts if verdict != UNTESTED]
-        if tested:
-            all_nets = f"{tested.count(HOLDS) or 'none'} of {len(tested)} tested claims"
-            parts.append(f"{data}: {all_nets} {'hold' if tested.count(HOLDS) > 1 else 'holds'} of every net.")
-        else:
-            parts.append(f"{data}: not tested.")
-    return " ".join([*parts, "The evidence below says it of each net."])
+    for data, title in networks.DATASETS.items():
+        own = [finding.verdict for finding in findings if finding.claim.startswith(f"{title}:") and not finding.ours]
+        tested = [f"{own.count(each)} {each}" for each in (HOLDS, FAILS, UNCLEAR) if each in own]
+        nets = ", ".join(networks.TITLES[net] for net in networks.by_net(points, data))
+        parts.append(
+            f"{title} ({nets}): of the paper's claims {', '.join(tested)}." if tested else f"{title}: not tested."
+        )
+    return " ".join([*parts, "What each net says is told below."])
 
 
 def _notes(points: list[networks.Point]) -> tuple[str, ...]:

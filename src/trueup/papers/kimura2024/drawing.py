@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from trueup.papers.figures import Panel, save_panels
-from trueup.papers.kimura2024.networks import DATASETS, LOSSES, MEASURES, TITLES, Nets, Point, by_net, by_rate, by_tau
+from trueup.papers.kimura2024.networks import DATASETS, LOSSES, TITLES, Nets, Point, by_net
+from trueup.papers.kimura2024.penalty import MEASURES, by_rate, by_tau
 from trueup.papers.kimura2024.theory import SHOWN_GAMMAS, loss_and_slope
 
 Line = tuple[np.ndarray, np.ndarray]
+SHORT = dict(zip(LOSSES, ("of the training loss", "of cross-entropy, same weights"), strict=True))
+"""Whose curvature a panel shows."""
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
@@ -60,7 +63,7 @@ def figure_2(nets: Nets) -> list[Panel]:
     alone = f"{TITLES[next(iter(nets))]}, " if len(nets) == 1 else ""  # a single line has no key
     curved = [
         Panel(
-            f"{alone}{_short(loss)}",
+            f"{alone}{SHORT[loss]}",
             "γ",
             "λ max on val",
             lines(lambda p, of=of: of(p)["lambda_max"]["value"]),
@@ -71,10 +74,6 @@ def figure_2(nets: Nets) -> list[Panel]:
     return [*curved, Panel(f"{alone}calibration", "γ", "ECE on test in %", lines(MEASURES["ECE"]), markers=True)]
 
 
-def _short(loss: str) -> str:
-    return loss.partition(" at ")[0]
-
-
 def figure_3(nets: Nets) -> list[Panel]:
     """A row for each net: its points are joined in the order of gamma, which stands beside each."""
     panels = []
@@ -82,7 +81,7 @@ def figure_3(nets: Nets) -> list[Panel]:
         for loss, measured in LOSSES.items():
             traces = np.array([measured(point)["trace"]["value"] for point in of.values()])
             line = (traces, np.array([MEASURES["ECE"](point) for point in of.values()]))
-            title, texts = f"{TITLES[net]}, {_short(loss)}", {"": [f"{gamma:g}" for gamma in of]}
+            title, texts = f"{TITLES[net]}, {SHORT[loss]}", {"": [f"{gamma:g}" for gamma in of]}
             x = "trace on val (at each point: γ)"
             panels.append(Panel(title, x, "ECE on test in %", {"": line}, markers=True, labels=texts))
     return panels
@@ -110,8 +109,15 @@ def _against_tau(series: dict[str, dict[float, Point]]) -> list[Panel]:
             name: (_shown(list(of), least), np.array([MEASURES[what](point) for point in of.values()]))
             for name, of in kept.items()
         }
-        panels.append(Panel(what, "log10 τ (leftmost: τ = 0)", unit, lines, markers=True))
+        panels.append(Panel(what, "τ", unit, lines, markers=True, ticks=_ticks(lines.values(), least)))
     return panels
+
+
+def _ticks(lines: Iterable[Line], least: float) -> dict[float, str]:
+    """Whole powers of ten, and where 0 stands."""
+    last = max((float(x.max()) for x, _ in lines if len(x)), default=np.log10(least))
+    powers = range(int(np.ceil(np.log10(least))), int(np.floor(last + 1e-9)) + 1)
+    return {float(np.log10(least / 10)): "0"} | {float(power): f"$10^{{{power}}}$" for power in powers}
 
 
 def _shown(taus: list[float], least: float) -> np.ndarray:

@@ -100,7 +100,7 @@ def lemma_1() -> Finding:
         targets = (4 * torch.randn(5000, classes, generator=generator, dtype=torch.float64)).softmax(1)
         log_p = logits.log_softmax(1)
         for gamma in gammas:
-            focal = -(targets * (1 - log_p.exp()) ** gamma * log_p).sum(1)
+            focal = -(targets * (-torch.expm1(log_p)) ** gamma * log_p).sum(1)
             slack = min(slack, float((focal - entropy_lower_bound(logits, targets, gamma)).min()))
         draws += len(logits)
     # one class against the rest: g h(q) >= (1 - (1-q)^g)(-log q) implies it for every target
@@ -230,8 +230,8 @@ def theorem_2() -> Finding:
             f"gamma {gamma:g}: larger for p in ({above.min():.3f}, {above.max():.3f}), negative below {below.max():.3f}"
         )
     return Finding(
-        "The largest eigenvalue of the Hessian falls as gamma grows.", "Theorem 2", verdict(everywhere),
-        "the curvature of one sample's loss in its margin, two classes",
+        "The largest eigenvalue of the Hessian falls as gamma grows, whatever the weights.", "Theorem 2",
+        verdict(everywhere), "the curvature of one sample's loss in its margin, two classes",
         "; ".join(told) + ". It is smaller where the fit is good, and larger where samples are unsure: it can hold of "
         f"trained networks, and not of all weights{READ}",
     )  # fmt: skip

@@ -51,7 +51,7 @@ def decomposition() -> Finding:
 def expected_s(report: torch.Tensor, posterior: torch.Tensor, gamma: float) -> torch.Tensor:
     """(N,) sum over y of pi_y S(report, y), S(r, y) = FL(Psi^-1(r), y)."""
     log_q = inverse_focal_map(report.log(), gamma)
-    return -(posterior * (1 - log_q.exp()) ** gamma * log_q).sum(-1)
+    return -(posterior * (-torch.expm1(log_q)) ** gamma * log_q).sum(-1)
 
 
 def raises_confidence() -> Finding:

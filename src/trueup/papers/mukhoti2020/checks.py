@@ -91,8 +91,8 @@ TWO_STEPS = "it needs cross-entropy and FL-3 with another step than the authors'
 
 
 def step_decides(settings: list[Setting], data: str) -> Finding:
-    """Whether another step from a batch's gradient leaves the paper's main conclusion as it is, on one data set."""
-    text = "Whether cross-entropy's ECE is twice focal loss's does not depend on how the loss is summed and clipped."
+    """Whether another step from a batch's gradient changes the paper's main conclusion, on one data set."""
+    text = "Whether cross-entropy's ECE is twice focal loss's depends on how the loss is summed and clipped."
 
     def judge(group: list[Setting]) -> Verdict:
         verdicts = [half_the_ece(setting) for setting in group]
@@ -101,7 +101,7 @@ def step_decides(settings: list[Setting], data: str) -> Finding:
             for setting, (holds, found) in zip(group, verdicts, strict=True)
         )
         evidence = f"cross-entropy's ECE at least twice theirs, {group[0].seeds(*group[0].networks)}? "
-        return _agree(holds for holds, _ in verdicts), evidence + "; ".join(lines)
+        return _differ(holds for holds, _ in verdicts), evidence + "; ".join(lines)
 
     return _of_steps(text, CODE, TWO_STEPS, settings, data, judge)
 
@@ -110,8 +110,8 @@ _ANSWERS = {True: "yes", False: "no", None: "cannot be told"}
 
 
 def sign_decides(settings: list[Setting], data: str) -> Finding:
-    """Whether focal loss ends on the same side of the truth with every step."""
-    text = "Whether focal loss ends over- or under-confident does not depend on how the loss is summed and clipped."
+    """Whether focal loss ends on another side of the truth with another step."""
+    text = "Whether focal loss ends over- or under-confident depends on how the loss is summed and clipped."
 
     def judge(group: list[Setting]) -> Verdict:
         lines = (
@@ -120,7 +120,7 @@ def sign_decides(settings: list[Setting], data: str) -> Finding:
             for setting in group
         )
         evidence = f"FL-3's mean confidence less accuracy, {group[0].seeds(FL3)}. {'; '.join(lines)}"
-        return _agree(_over_confident(setting) for setting in group), evidence
+        return _differ(_over_confident(setting) for setting in group), evidence
 
     return _of_steps(text, CODE, TWO_STEPS, settings, data, judge)
 
@@ -129,10 +129,10 @@ def _over_confident(setting: Setting) -> bool | None:
     return clearly(setting.figure(FL3, "overconfidence"), setting.error_of(FL3, "overconfidence"))
 
 
-def _agree(verdicts: Iterable[bool | None]) -> bool | None:
-    """Whether all are yes, or all no; None where some cannot be told and the others agree."""
+def _differ(verdicts: Iterable[bool | None]) -> bool | None:
+    """Whether some are yes and some no; None where some cannot be told and the others agree."""
     found = set(verdicts)
-    return False if {True, False} <= found else None if None in found else True
+    return True if {True, False} <= found else None if None in found else False
 
 
 def _without_step(setting: Setting) -> str:
@@ -140,12 +140,12 @@ def _without_step(setting: Setting) -> str:
 
 
 def decay_decides(settings: list[Setting], data: str) -> Finding:
-    """Whether focal loss is as confident with a weaker weight decay, all else alike.
+    """Whether focal loss ends on another side of the truth with a weaker weight decay, all else alike.
 
     SGD subtracts lr (gradient + decay x weights). With the sum over a batch of 128 and lr / 128 that is
     lr (mean gradient + decay / 128 x weights): the step of the mean, and a weaker decay.
     """
-    text = "That focal loss ends under-confident with the mean and no clipping does not depend on the weight decay."
+    text = "That focal loss ends under-confident with the mean and no clipping depends on the weight decay."
     where = "weight decay is mentioned (Section 4), its part is not tested"
     lacking = "it needs cross-entropy and FL-3 with three steps: the authors', the mean, the sum at lr/128"
 
@@ -160,7 +160,7 @@ def decay_decides(settings: list[Setting], data: str) -> Finding:
             f"{_ending(strong)}; the same step with decay {recipe.weight_decay:g}/{recipe.batch} (the sum at "
             f"lr/{recipe.batch}): {_ending(weak)}. {beside_decay(authors)}"
         )
-        return _agree(_over_confident(setting) for setting in (strong, weak)), evidence
+        return _differ(_over_confident(setting) for setting in (strong, weak)), evidence
 
     return _of_steps(text, where, lacking, settings, data, judge)
 
@@ -188,8 +188,8 @@ def beside_decay(setting: Setting) -> str:
 
 
 def last_stage(setting: Setting) -> Verdict:
-    """Whether cross-entropy's ECE is twice FL-3's at all epochs after the second fall, or at none; None where at some
-    it is so near that it cannot be told."""
+    """Whether cross-entropy's ECE is twice FL-3's at some epochs after the second fall and not at others; None where at
+    some it is so near that it cannot be told."""
     begin = setting.drops(CE)[1]
     ece, of_focal = (setting.followed(loss, "test", "ece")[begin:] for loss in (CE, FL3))
     ratios = ece / of_focal
@@ -202,12 +202,12 @@ def last_stage(setting: Setting) -> Verdict:
         f"{ratios[-1]:.1f} times at the end ({100 * ece[-1]:.2f} and {100 * of_focal[-1]:.2f} %); twice, beyond the "
         f"error, at {answers.count(True)} of {len(answers)} epochs, less than twice at {answers.count(False)}"
     )
-    return _agree(answers), told
+    return _differ(answers), told
 
 
 def stopping_decides(settings: list[Setting]) -> Finding:
-    """Whether the paper's main conclusion is the same at every epoch after the second fall of the learning rate."""
-    text = "Whether cross-entropy's ECE is twice focal loss's does not depend on when the last stage ends."
+    """Whether the paper's main conclusion is another at other epochs after the second fall of the learning rate."""
+    text = "Whether cross-entropy's ECE is twice focal loss's depends on when the last stage ends."
     where = "not discussed; 100 epochs in the paper"
     told = []
     for setting in settings:

@@ -95,7 +95,7 @@ def over_networks(changes: Sequence[Interval]) -> Verdict:
     agree = {True: less > len(values) / 2 and below > above, False: more > len(values) / 2 and above > below}
     found = clearly(-float(values.mean()), error)
     told = (
-        f"lower on {less} of {len(values)}, by {-100 * values.mean():.2f} points on average (standard error "
+        f"lower on {less} of {len(values)}; the mean change is {100 * values.mean():+.2f} points (standard error "
         f"{100 * error:.2f}); the 95 % interval of the difference is below 0 on {below}, above 0 on {above}"
     )
     return (found if found is not None and agree[found] else None), told

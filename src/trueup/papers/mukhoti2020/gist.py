@@ -9,8 +9,8 @@ from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, SUMMED, TEXTS, WEAK_D
 from trueup.papers.mukhoti2020.settings import TITLES, Setting
 from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Point, verdict
 
-DEPENDS = {FAILS: "yes", HOLDS: "no", UNCLEAR: UNCLEAR}
-"""Whether something depends on another, by the verdict on that it does not."""
+DEPENDS = {HOLDS: "yes", FAILS: "no", UNCLEAR: UNCLEAR}
+"""Whether something depends on another, by the verdict on that it does."""
 
 
 def gist(settings: list[Setting]) -> tuple[Point, ...]:
