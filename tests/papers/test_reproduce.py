@@ -97,6 +97,8 @@ def test_lossfunctions_as_json():
     assert done.exit_code == 0, done.stderr
     content = json.loads(done.stdout)
     assert len(content["networks"]) + len(content["missing"]) == 12
+    assert len(content["tables"][0]["rows"]) == 12
+    assert "not tested" in content["tally"]["lossfunctions: the claims"]
     ece = content["networks"][0]["ece_by_epoch"]
     assert len(ece) == 105
     assert ece[-1] == pytest.approx(
@@ -147,11 +149,17 @@ def test_the_claims_of_lossfunctions_can_turn():
         (["mukhoti2020", "--store", "nowhere"], "nowhere: no complete run is in it"),
         (["mukhoti2020", "--retrain", "--only", "vgg*"], "--only vgg*: no run of the grid is named so"),
         (["mukhoti2020", "--retrain", "--data-dir", "."], "cifar10"),
+        (["lossfunctions", "--only", "vgg*"], "--only: it is of --retrain, which was not asked for"),
+        (["lossfunctions", "--jobs", "2"], "--jobs: it is of --retrain"),
+        (["lossfunctions", "--figures", "a_file"], "a_file: a file, not a folder"),
+        (["lossfunctions", "--docs", "nowhere/reproduction.md"], "the folder nowhere does not exist"),
+        (["lossfunctions", "--docs", "."], "no page is about lossfunctions alone"),
         (["mukhoti2020", "--authors", "--data-dir", "."], "no cifar10_resnet50_brier_mukhoti; looked in"),
     ],
 )
 def test_what_the_user_can_mend_is_told_in_one_line(arguments, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
     done = inside("reproduce", *arguments)
     assert done.exit_code == 2
     assert says in done.stderr

@@ -1,20 +1,24 @@
 """Stored runs: their names, what is refused, and that a run can be kept, read and trained again."""
 
 import gzip
+import json
 import re
 import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.papers.conftest import RESULTS
 from tests.train.small import SMALL
 from trueup import papers
+from trueup.files import read
 from trueup.inputs import InputError
-from trueup.papers import chosen, open_runs, retrain
+from trueup.papers import chosen, open_runs, retrain, stored
 from trueup.papers.stored import changes, command_of, load_runs, origin, run_name, store
-from trueup.train import named, train
+from trueup.predictions import Predictions, load
+from trueup.train import load_run, named, train
 
 RUN = "cifar10_resnet18_focal-3_short_seed0"
 GRIDS = {name: module.recipes() for name, module in chosen("all").items()}
@@ -158,3 +162,56 @@ def test_a_curvature_of_other_samples_is_not_kept(tmp_path):
         (folder / "curvature.json").write_text(changed)
         with pytest.raises(InputError, match=r"curvature.json: of \d+ samples of (test|val), where all of val is kept"):
             store([folder], tmp_path / "other")
+
+
+def rewritten(path, change):
+    """A JSON file, or a history's, with its first object changed."""
+    packed = path.suffix == ".gz"
+    first, *rest = (gzip.decompress(path.read_bytes()) if packed else path.read_bytes()).split(
+        b"\n" if packed else b"\0"
+    )
+    content = json.loads(first)
+    change(content)
+    text = b"\n".join([json.dumps(content).encode(), *rest])
+    path.write_bytes(gzip.compress(text) if packed else text)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        (
+            "history.jsonl.gz",
+            lambda entry: entry["test"].pop("ece"),
+            "history.jsonl: damaged; line 1: test.ece is missing",
+        ),
+        ("history.jsonl.gz", lambda entry: entry["val"].update(wrong=3), "line 1: val.wrong.an object is missing"),
+        ("run.json", lambda info: info.pop("hardware"), "run.json: damaged; hardware is missing"),
+        ("run.json", lambda info: info["versions"].pop("torch"), "run.json: damaged; versions.torch is missing"),
+        ("recipe.json", lambda content: content["recipe"].update(epochs="x"), "recipe.json: epochs: expected a whole"),
+        ("recipe.json", lambda content: content["recipe"].update(lr=-0.1), "recipe.json: lr: expected a number"),
+    ],
+)
+def test_a_run_without_a_sum_is_held_to_what_is_read_of_it(copy, name, change, says):
+    (copy / "SHA256SUMS").unlink()
+    rewritten(copy / "runs" / RUN / name, change)
+    with pytest.raises(InputError, match=re.escape(says)):
+        load_runs(copy)
+
+
+def test_sums_that_are_no_text_are_told(copy):
+    (copy / "SHA256SUMS").write_bytes(b"\xff\xfe  x\n")
+    with pytest.raises(InputError, match="SHA256SUMS: damaged"):
+        load_runs(copy)
+
+
+def test_predictions_are_kept_in_half_the_bytes_where_they_fit(tmp_path):
+    recipe = SMALL.changed({"epochs": 1, "milestones": (), "factors": ()})
+    run = train(recipe, tmp_path / "run", device="cpu")
+    (kept,) = store([tmp_path / "run"], tmp_path)
+    assert np.asarray(read(kept / "test.safetensors").values).dtype == np.float16
+    np.testing.assert_allclose(load_run(kept).test.logits.float(), run.test.logits, rtol=1e-3, atol=1e-6)
+    assert load_run(kept).test.meta | {"file": ""} == run.test.meta | {"file": ""}
+    large = Predictions(logits=np.array([[1e5, 0.0], [0.0, 2.0]], np.float32), labels=[0, 1])
+    large.save(tmp_path / "large.safetensors")
+    stored._halve(tmp_path / "large.safetensors")
+    assert float(load(tmp_path / "large.safetensors").logits.max()) == 1e5

@@ -199,7 +199,14 @@ def reproduce(
     from trueup import papers
     from trueup.train.watch import StudyView
 
+    for option, given in (("--only", only), ("--out", out), ("--jobs", jobs != 1)):
+        if given and not retrain:
+            raise InputError(f"{option}: it is of --retrain, which was not asked for")
+    if figures and figures.exists() and not figures.is_dir():
+        raise InputError(f"{figures}: a file, not a folder for figures")
     modules, folder = papers.chosen(paper), papers.results_folder(results, new=retrain or bool(store))
+    if docs:
+        papers.pages_at(docs, modules)
     papers.take_in(modules, folder, store or [], authors, data_dir)
     failed: dict[str, str] = {}
     for name, module in modules.items() if retrain else ():

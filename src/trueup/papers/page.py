@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,22 +166,29 @@ def page(found: Sequence[Reproduction], name: str = FIRST) -> str:
     return "\n".join([_INTRODUCTIONS[name], *own]).rstrip() + "\n"
 
 
-def write_page(path: Path, found: Sequence[Reproduction]) -> list[Path]:
-    """Writes the page that ``path`` names, or into a folder every page of these papers; each has to be whole."""
+def pages_at(path: Path, papers: Iterable[str]) -> list[str]:
+    """The pages that ``path`` asks for: the one of its name, or in a folder every page of these papers. Each has to be
+    about these papers alone."""
     if not path.is_dir() and not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     if not path.is_dir() and path.name not in _INTRODUCTIONS:
         raise InputError(f"{path}: no page is named so; the pages are {', '.join(_INTRODUCTIONS)}")
-    there = {reproduction.paper for reproduction in found}
-    written = []
+    there, found = set(papers), []
     for name in _INTRODUCTIONS if path.is_dir() else [path.name]:
         missing = {paper for paper, place in PLACES.items() if place == name} - there
-        if missing:
-            if path.is_dir():
-                continue
+        if not missing:
+            found.append(name)
+        elif not path.is_dir():
             raise InputError(f"{path}: the page is about {', '.join(sorted(missing))} too; name all")
+    if not found:
+        raise InputError(f"{path}: no page is about {', '.join(sorted(there))} alone; name all")
+    return found
+
+
+def write_page(path: Path, found: Sequence[Reproduction]) -> list[Path]:
+    """Writes what ``pages_at`` says."""
+    written = []
+    for name in pages_at(path, [reproduction.paper for reproduction in found]):
         written.append(path / name if path.is_dir() else path)
         write_whole(written[-1], page(found, name).encode())
-    if not written:
-        raise InputError(f"{path}: no page is about {', '.join(sorted(there))} alone; name all")
     return written

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape as escape_html
 from typing import Any
 
@@ -152,6 +152,8 @@ class Reproduction:
             "gist": [str(point) for point in self.gist],
             "networks": list(self.rows),
             "claims": [finding.to_dict() for finding in self.findings],
+            "tally": {sheet.title: sheet.note for sheet in self.verdicts},
+            "tables": [asdict(sheet) for sheet in self.sheets],
             "missing": list(self.missing),
         }
 

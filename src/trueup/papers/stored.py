@@ -1,4 +1,5 @@
-"""Runs that are kept: complete run folders without their weights, with the SHA-256 of every file beside them.
+"""Runs that are kept: complete run folders without their weights, their predictions in float16, with the SHA-256 of
+every file beside them.
 
     results/PAPER/runs/NAME/    recipe.json, history.jsonl.gz, val.safetensors, test.safetensors, run.json,
                                 what else was scored (last-val, last-test, usual-test), what the predictions say
@@ -18,14 +19,18 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trueup.files import write_whole
+import torch
+
+from trueup.files import read, write, write_whole
 from trueup.inputs import InputError
 from trueup.metrics import error, nll, score_logits
 from trueup.papers.summary import FILE, VERSION, has_predictions, stored_summary, summarise
 from trueup.train import RECIPES, Recipe, Run, folder_name, load_run, named
+from trueup.train.measure import measured
 
 SUMS = "SHA256SUMS"
 KEPT = ("recipe.json", "history.jsonl", "run.json")
@@ -121,6 +126,7 @@ def checked_run(folder: Path) -> Run:
         if not ((folder / name).is_file() or (name == "history.jsonl" and (folder / f"{name}.gz").is_file())):
             raise InputError(f"{folder / name}: missing; a stored run has {', '.join(wanted)}")
     run = load_run(folder)
+    _check_content(run)
     if run_name(run.recipe) != folder.name:
         raise InputError(
             f"{folder / 'recipe.json'}: a run of another recipe; its folder would be named {run_name(run.recipe)}"
@@ -152,6 +158,36 @@ def checked_run(folder: Path) -> Run:
         found = (before["error"], before["nll"], summary.figures.n_test)
         _check_against_history(folder / FILE, *found, kept, "test")
     return run
+
+
+def _check_content(run: Run) -> None:
+    """All that tables and figures read is there."""
+    needed = {"date": "", "seconds": 0.0, "hardware": {"cpu": ""}, "versions": {"torch": ""}}
+    if lacking := _lacking(run.info, needed):
+        raise InputError(f"{run.folder / 'run.json'}: damaged; {lacking} is missing")
+    for line, entry in enumerate(run.history, 1):
+        if lacking := _lacking(entry, _an_epoch()):
+            raise InputError(f"{run.folder / 'history.jsonl'}: damaged; line {line}: {lacking} is missing")
+
+
+@cache
+def _an_epoch() -> dict[str, Any]:
+    """An entry of a history, as far as every one has it."""
+    of_split = measured(2 * torch.eye(2), torch.tensor([0, 1]))
+    splits = dict.fromkeys(("train", "val", "test"), of_split)
+    return {"epoch": 0, "lr": 0.0, "gradient_norm": {"mean": 0.0, "max": 0.0}, "weight_norm": 0.0, **splits}
+
+
+def _lacking(content: Any, needed: dict[str, Any]) -> str:
+    """The first key of ``needed`` that is missing, as "test.wrong.nll"; empty where none is."""
+    if not isinstance(content, dict):
+        return "an object"
+    for key, value in needed.items():
+        if key not in content:
+            return key
+        if isinstance(value, dict) and (deeper := _lacking(content[key], value)):
+            return f"{key}.{deeper}"
+    return ""
 
 
 def kept_entry(run: Run) -> dict[str, Any]:
@@ -222,8 +258,11 @@ def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
             names.append("history.jsonl.gz")
         for name in names if source.resolve() != target.resolve() else ():
             shutil.copyfile(source / name, target / name)
+            if name in (*PREDICTIONS, *BESIDE):
+                _halve(target / name)
         if not known:
-            content = {"version": VERSION, "digest": run.recipe.digest, **summarise(run).to_dict()}
+            kept = load_run(target) if whole else run
+            content = {"version": VERSION, "digest": run.recipe.digest, **summarise(kept).to_dict()}
             write_whole(target / FILE, json.dumps(content).encode() + b"\n")
         checked_run(target)
         write_sums(folder, sorted(path for path in target.iterdir() if path.is_file()))
@@ -231,12 +270,24 @@ def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
     return stored
 
 
+def _halve(path: Path) -> None:
+    """Logits in float16, where they fit."""
+    content = read(path)
+    values, labels = map(torch.as_tensor, (content.values, content.labels))
+    halves = values.half()
+    if values.dtype != halves.dtype and bool(halves.isfinite().all()):
+        write(path, content._replace(values=halves.numpy(), labels=labels.numpy()))
+
+
 def read_sums(folder: Path) -> dict[str, str]:
     """Path below ``folder`` -> SHA-256."""
     path = folder / SUMS
     if not path.is_file():
         return {}
-    lines = [line.split("  ", 1) for line in path.read_text().splitlines() if line]
+    try:
+        lines = [line.split("  ", 1) for line in path.read_text().splitlines() if line]
+    except (UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path}: damaged ({error})") from None
     if any(len(line) != 2 for line in lines):
         raise InputError(f"{path}: damaged; a line is a SHA-256, two spaces and a path")
     return {name: digest for digest, name in lines}

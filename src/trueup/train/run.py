@@ -181,7 +181,10 @@ def read_recipe(path: Path) -> Recipe:
     content = _read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
         raise InputError(f"{path}: not a recipe; remove the folder to begin anew")
-    recipe = Recipe.from_dict(content["recipe"])
+    try:
+        recipe = Recipe.from_dict(content["recipe"])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if recipe.digest != content.get("digest"):
         raise InputError(
             f"{path}: the digest is not that of the recipe, which was changed by hand; remove the folder to begin anew"
