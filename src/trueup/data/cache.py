@@ -57,7 +57,7 @@ def cached(
     if stored is not None:
         return stored
     with _only_one(entry):
-        stored = _opened_or_none(entry)  # another process may have been faster
+        stored = _opened_or_none(entry, tell=True)  # another process may have been faster
         if stored is not None:
             return stored
         _store(entry, decode(), sources)
@@ -89,13 +89,14 @@ def _key(sources: Sequence[Path], listed: Sequence[Path] = ()) -> str:
     return digest.hexdigest()[:16]
 
 
-def _opened_or_none(entry: Path) -> dict[str, np.ndarray] | None:
+def _opened_or_none(entry: Path, *, tell: bool = False) -> dict[str, np.ndarray] | None:
     try:
         return _opened(entry)
     except FileNotFoundError:
         return None
     except _DamagedError as error:
-        log.warning("%s: damaged (%s); it is decoded again", entry, error)
+        if tell:
+            log.warning("%s: damaged (%s); it is decoded again", entry, error)
         return None
 
 
