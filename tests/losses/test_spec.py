@@ -47,6 +47,7 @@ def test_settings_go_to_the_loss():
         ("  ", "is empty"),
         (3, "is not a string"),
         (None, "is not a string"),
+        ("list", "^loss: 'list' names no loss; good ones are"),
         ("focl:3", "names no loss 'focl'"),
         ("focal", "focal takes a number, as in focal:3"),
         ("focal:", "focal takes a number"),

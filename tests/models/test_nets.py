@@ -247,8 +247,10 @@ def test_words_and_nets_have_to_fit():
         ("tree-lstm", (9, 2), None, "reads words"),
         ("resnet18", (40,), words, "cannot read words, which these data are; text-cnn and tree-lstm can"),
         ("text-cnn", (20,), words, "at least 21 tokens"),
-        ("text-cnn", (9, 2), words, "takes documents"),
-        ("tree-lstm", (40,), words, "takes packed trees"),
+        ("text-cnn", (9, 2), words, "reads documents, and these data are trees"),
+        ("text-cnn", (9,), words, "takes documents"),
+        ("tree-lstm", (40,), words, "reads trees, and these data are documents"),
+        ("tree-lstm", (40, 3), words, "takes packed trees"),
         ("tree-lstm:3", (9, 2), words, "tree-lstm takes no argument"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -79,7 +79,7 @@ def _made(spec: str, part: str, table: dict[str, tuple[str, Callable[..., Any]]]
     name, colon, text = part.strip().partition(":")
     if name not in table:
         kind = "penalty" if table is PENALTIES else "loss"
-        raise _bad(spec, f"names no {kind} {name!r}")
+        raise _bad(spec, f"names no {kind}{f' {name!r}' if name != spec else ''}")
     example, make = table[name]
     wanted = bool(example)
     if bool(colon) != wanted or (wanted and not text):

@@ -26,6 +26,8 @@ def text_cnn(classes: int, input_shape: tuple[int, ...], words: Tensor) -> nn.Mo
     first two with max-pooling over 5 words at stride 1; the maximum over the document; a layer of 128, dropout 0.3, and
     the logits. PyTorch's default initialisation.
     """
+    if len(input_shape) == 2:
+        raise InputError(f"model 'text-cnn': reads documents, and these data are trees {input_shape}; tree-lstm does")
     if len(input_shape) != 1 or input_shape[0] < REACH:
         raise InputError(f"input_shape: text-cnn takes documents (L,) of at least {REACH} tokens, got {input_shape}")
     return TextCNN(classes, words)

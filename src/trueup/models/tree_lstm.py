@@ -25,6 +25,8 @@ WIDTH, DROPOUT = 150, 0.5
 
 def tree_lstm(classes: int, input_shape: tuple[int, ...], words: Tensor) -> nn.Module:
     """A Tree-LSTM 150 wide with dropout 0.5 before its output, for trees (M, 2). PyTorch's default initialisation."""
+    if len(input_shape) == 1:
+        raise InputError(f"model 'tree-lstm': reads trees, and these data are documents {input_shape}; text-cnn does")
     if len(input_shape) != 2 or input_shape[1] != 2:
         raise InputError(f"input_shape: tree-lstm takes packed trees (M, 2), got {input_shape}")
     return TreeLSTM(classes, words)
