@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import pickle
 import zlib
 
@@ -45,18 +46,18 @@ def as_folders(folder, content):
         place.write_bytes(article["text"].encode("latin-1"))
 
 
-def as_sklearn_copy(folder, content):
+def as_sklearn_copy(folder, content, protocol=None, targets=None):
     from sklearn.utils import Bunch
 
     folder.mkdir(parents=True, exist_ok=True)
     whole = Bunch(
         data=[article["text"] for article in content],
-        target=np.array([GROUPS.index(article["group"]) for article in content]),
+        target=np.array(targets or [GROUPS.index(article["group"]) for article in content]),
         target_names=list(GROUPS),
         filenames=np.array([article["id"] for article in content]),
     )
     none = Bunch(data=[], target=np.array([], int), target_names=list(GROUPS), filenames=np.array([]))
-    made = zlib.compress(pickle.dumps({"train": whole, "test": none}))
+    made = zlib.compress(pickle.dumps({"train": whole, "test": none}, protocol))
     (folder / sklearn_copy.COPY).write_bytes(made)
 
 
@@ -66,6 +67,8 @@ def test_every_form_gives_the_same(tmp_path, monkeypatch):
         "lines": lambda place: as_lines(place / "data" / "20newsgroups", articles(), packed=False),
         "folders": lambda place: as_folders(place / "20_newsgroups", articles()),
         "sklearn": lambda place: as_sklearn_copy(place, articles()),
+        "protocol 5": lambda place: as_sklearn_copy(place, articles(), 5),  # Python 3.14 pickles with it
+        "protocol 4": lambda place: as_sklearn_copy(place, articles(), 4),
     }
     found = {}
     for form, write in forms.items():
@@ -181,6 +184,25 @@ def test_bad_files_of_a_folder_are_named(tmp_path):
         load("20newsgroups", tmp_path)
 
 
+def test_of_several_files_none_is_taken_silently(tmp_path):
+    half = [a for a in articles() if a["id"] < "103"]
+    as_lines(tmp_path, half)
+    as_lines(tmp_path, [a for a in articles() if a not in half], packed=False)
+    with pytest.raises(InputError, match=r"holds x.jsonl and x.jsonl.gz; leave the one that is meant"):
+        load("20newsgroups", tmp_path)
+    (tmp_path / "x.jsonl").unlink()
+    as_folders(tmp_path, half)
+    with pytest.raises(InputError, match=r"holds x.jsonl.gz and folders of groups"):
+        load("20newsgroups", tmp_path)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\n"])
+def test_the_header_ends_at_the_first_blank_line_whatever_ends_lines(end):
+    text = "Newsgroups: sci.med\nLines: 2\n\nIt works.\n\nWell\n".replace("\n", end)
+    assert newsgroups.tokenised(text) == ["it", "works", "well"]
+    assert newsgroups.tokenised("Newsgroups: sci.med\r\n\r\nIt works.\n") == ["it", "works"]
+
+
 class Evil:
     def __reduce__(self):
         return exec, ("raise SystemExit(3)",)
@@ -194,6 +216,38 @@ def test_nothing_in_scikit_learns_copy_is_executed(tmp_path):
             load("20newsgroups", tmp_path)
     path.write_bytes(b"junk")
     with pytest.raises(InputError, match="not scikit-learn's copy"):
+        load("20newsgroups", tmp_path)
+
+
+class Call:
+    """What its reconstruction calls, and with what."""
+
+    def __init__(self, *what):
+        self.what = what
+
+    def __reduce__(self):
+        return self.what
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_neither_other_functions_nor_forged_arrays_are_let_in(tmp_path, protocol):
+    path = tmp_path / sklearn_copy.COPY
+    forged = np.array([0], object).__reduce__()
+    for content, says in (
+        (Call(os.system, ("exit 3",)), r"(posix|nt).system, which plain data do not"),
+        (Call(np.ndarray, ((1,), np.dtype(object), b"\1" * 8)), "an array of object"),
+        (Call(forged[0], forged[1], (1, (1,), np.dtype(object), False, b"\1" * 8)), "an array of object"),
+        (Call(np.ndarray, ((9,), np.dtype("i8"), b"short")), "not scikit-learn's copy"),
+    ):
+        path.write_bytes(zlib.compress(pickle.dumps({"train": content}, protocol)))
+        with pytest.raises(InputError, match=says):
+            load("20newsgroups", tmp_path)
+
+
+@pytest.mark.parametrize("target", [-1, 20])
+def test_a_target_that_is_no_group_is_refused(tmp_path, target):
+    as_sklearn_copy(tmp_path, articles(1), targets=[target, *range(1, 20)])
+    with pytest.raises(InputError, match=f"a target is {target}, where there are 20 groups"):
         load("20newsgroups", tmp_path)
 
 

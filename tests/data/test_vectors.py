@@ -1,5 +1,7 @@
 """Word vectors from archives and texts; what is wrong is named."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,11 @@ def test_the_last_line_needs_no_newline(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text("the 1 2\ncat 3 4")
     assert vectors.read_text(path, {"cat": 1})[0].tolist() == [[0, 0], [3, 4]]
+    found = vectors.vectors_of(["cat"], str(path), None, name="x", sources=[])
+    (note,) = vectors.notes_on(np.array([1]), found, ["cat"])
+    assert note.startswith("glove.txt does not end in a newline, as GloVe's files do: it may be cut off")
+    path.write_text("the 1 2\ncat 3 4\n")
+    assert vectors.notes_on(np.array([1]), found, ["cat"]) == ()
 
 
 BAD_VECTORS = {
@@ -51,6 +58,8 @@ BAD_VECTORS = {
     "a word alone": ("the\ncat 1\n", "line 1: a word and 0 numbers, where line 1 has none"),
     "no number": ("the 1 2\ncat 3 x\n", "line 2: the vector of 'cat': could not convert"),
     "not finite": ("the 1 2\ncat 3 nan\n", "line 2: the vector of 'cat' is not finite"),
+    "beyond float32": ("the 1 2\ncat 3 1e60\n", "line 2: the vector of 'cat' is not finite"),
+    "of none of the words": ("Les 1 2\nChats 3 4\n", "holds vectors (2 wide), but of none of the 2 words of x"),
     "no text": (b"the 1 2\nc\xfft 3 4\n", "line 2: not text in UTF-8"),
     "empty": ("", "the file is empty"),
 }
@@ -61,7 +70,7 @@ def test_a_bad_line_of_vectors_is_named_and_nothing_is_cached(tmp_path, cache, c
     content, message = BAD_VECTORS[case]
     path = tmp_path / "glove.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=f"glove.txt: {message}"):
+    with pytest.raises(InputError, match=re.escape(f"glove.txt: {message}")):
         vectors.vectors_of(["the", "cat"], str(path), None, name="x", sources=[])
     assert [found for found in cache.rglob("*") if found.suffix != ".lock"] == []
 
@@ -72,6 +81,7 @@ def test_bad_npz_vectors_are_named(tmp_path):
         ({"vectors": np.ones((2, 3)), "words": "a\nb\nc"}, "3 words for vectors of float64"),
         ({"vectors": np.ones(3), "words": "a\nb\nc"}, "3 words for vectors"),
         ({"vectors": np.array([[1.0], [np.inf]]), "words": "a\nb"}, "line 2: the vector of 'b' is not finite"),
+        ({"vectors": np.array([[1e60]]), "words": "a"}, "line 1: the vector of 'a' is not finite"),
         ({"vectors": np.ones((1, 1))}, "no word vectors"),
     ]:
         np.savez(path, **arrays)

@@ -2,7 +2,8 @@
 
 They are taken in one of three forms: lines of JSON (``group`` and ``text``), packed with gzip or not; the folder of the
 original archive, a folder for each group and a file for each article; or the copy that scikit-learn keeps, which is the
-later edition "by date" with fewer articles and fewer headers.
+later edition "by date" with fewer articles and fewer headers. A folder with more than one of them is refused: whether
+they are parts of one set, or the same set twice, is not to be seen.
 
 They are prepared as by the code that mukhoti2020 adapted, which is that of a Keras example: the body after the first
 blank line, lower case, punctuation to spaces, the 19 999 most frequent words, others left out, the last 1000 of them.
@@ -26,7 +27,7 @@ from trueup.data.dataset import Dataset, assemble, check_split, select, split_ro
 from trueup.data.folders import PathLike
 from trueup.data.sklearn_copy import COPY, articles_of_copy, sklearn_home
 from trueup.data.texts import lines, word_array, words_of
-from trueup.data.vectors import unknown_tokens, vectors_of
+from trueup.data.vectors import notes_on, vectors_of
 from trueup.inputs import InputError
 
 FOLDERS = ("20newsgroups", "20_newsgroups", "20_newsgroup", "20news-19997")
@@ -41,6 +42,7 @@ TEST_SHARE, VALIDATION_SHARE = 0.2, 900 / 15_998
 
 _SPACES = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 """Keras's filters: the apostrophe stays."""
+_BLANK_LINE = re.compile("\n\r?\n")
 _HALF = re.compile("[\ud800-\udfff]")
 """What JSON can write and UTF-8 cannot."""
 
@@ -69,9 +71,9 @@ def newsgroups(
     rest, test = split_rows(len(labels), "seeded", 0, TEST_SHARE)
     train, val = split_rows(len(rest), split, seed, VALIDATION_SHARE)
     empty = int((tokens[:, -1] == 0).sum())
-    notes = unknown_tokens(tokens, found, vocabulary)
+    notes = notes_on(tokens, found, vocabulary)
     if empty:
-        notes += (f"{empty} articles hold none of the most frequent words",)
+        notes += (f"{empty} article{'s hold' if empty > 1 else ' holds'} none of the most frequent words",)
     return assemble(
         "20newsgroups",
         train=select(tokens, labels, rest[train]),
@@ -90,12 +92,15 @@ def _files(data_dir: PathLike | None) -> tuple[list[Path], list[Path]]:
     """The file of lines or scikit-learn's copy, and none listed; or none, and the articles of a folder of groups."""
     folder = folders.find(FOLDERS, data_dir, lambda place: bool(_packed_forms(place)) or (place / GROUPS[0]).is_dir())
     if folder is None and data_dir is None and (sklearn_home() / COPY).is_file():
-        folder = sklearn_home()
+        return [sklearn_home() / COPY], []
     if folder is None:
         wanted = f"articles (*.jsonl, *.jsonl.gz, {COPY}, or a folder for each group)"
         origin = "Unpack 20_newsgroups.tar.gz from https://kdd.ics.uci.edu/databases/20newsgroups."
         raise folders.missing("20newsgroups", wanted, FOLDERS, data_dir, origin)
     packed = _packed_forms(folder)
+    forms = [path.name for path in packed] + ["folders of groups"] * (folder / GROUPS[0]).is_dir()
+    if len(forms) > 1:
+        raise InputError(f"{folder}: holds {' and '.join(forms)}; leave the one that is meant, or join its parts")
     if packed:
         return packed[:1], []
     files = [path for group in GROUPS for path in sorted((folder / group).glob("*")) if path.name.isdigit()]
@@ -179,6 +184,8 @@ def tokenised(text: str) -> list[str]:
     >>> tokenised("From: me\\nLines: 1\\n\\nIt's not (quite) so.\\n")
     ["it's", 'not', 'quite', 'so']
     """
-    header = text.find("\n\n")
-    body = text[header:] if header > 0 else text
+    if "\n" not in text.replace("\r\n", ""):  # the archive's one article that mixes line ends stays as it was
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    blank = _BLANK_LINE.search(text)
+    body = text[blank.end() :] if blank and blank.start() else text
     return [word for word in body.lower().translate(_SPACES).split(" ") if word]

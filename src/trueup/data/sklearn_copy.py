@@ -1,6 +1,7 @@
 """The copy of 20 Newsgroups that scikit-learn keeps once it has fetched it: a pickle, read for its plain data alone.
 
-Nothing in it is executed: besides lists, numbers and texts only NumPy's arrays are allowed, as in torch's weights_only.
+Nothing in it is executed. NumPy's own functions are not called either, for a forged dtype makes them take bytes for
+pointers: its arrays of numbers and of texts become lists, and nothing else is allowed.
 """
 
 from __future__ import annotations
@@ -26,18 +27,51 @@ class _Bunch(dict):
         """Its attributes are its items."""
 
 
-_MAKE_ARRAY: Any = np.empty(0).__reduce__()[0]
-_MAKE_SCALAR: Any = np.int64(0).__reduce__()[0]
+class _Dtype:
+    """In place of NumPy's: of numbers and texts alone."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.plain = np.dtype(str(code))
+        if self.plain.kind not in "biufSU":
+            raise pickle.UnpicklingError(f"it holds an array of {self.plain}, which plain data do not")
+
+    def __setstate__(self, state: Any) -> None:
+        """(version, byte order, ...)."""
+        self.plain = self.plain.newbyteorder(state[1])
+
+
+class _Array(list):
+    """In place of NumPy's."""
+
+    def __setstate__(self, state: Any) -> None:
+        """(version, shape, dtype, whether columns come first, bytes)."""
+        _, shape, dtype, columns_first, content = state
+        self[:] = _listed(content, dtype, shape, "F" if columns_first else "C")
+
+
+def _listed(content: Any, dtype: _Dtype, shape: tuple[int, ...], order: Any = "C") -> list[Any]:
+    return np.ndarray(shape, dtype.plain, content, order=order).tolist()
+
+
+def _empty_array(*_: Any) -> _Array:
+    return _Array()
+
+
+def _scalar(dtype: _Dtype, content: Any) -> Any:
+    return _listed(content, dtype, (1,))[0]
+
 
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("sklearn.utils", "Bunch"): _Bunch,
     ("sklearn.utils._bunch", "Bunch"): _Bunch,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _MAKE_ARRAY,
-    ("numpy._core.multiarray", "_reconstruct"): _MAKE_ARRAY,
-    ("numpy.core.multiarray", "scalar"): _MAKE_SCALAR,
-    ("numpy._core.multiarray", "scalar"): _MAKE_SCALAR,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.numeric", "_frombuffer"): _listed,  # of protocol 5, which is that of Python 3.14
+    ("numpy._core.numeric", "_frombuffer"): _listed,
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy._core.multiarray", "scalar"): _scalar,
 }
 
 
@@ -59,7 +93,7 @@ def articles_of_copy(path: Path) -> list[tuple[str, str]]:
         content = _PlainData(io.BytesIO(zlib.decompress(path.read_bytes()))).load()
         parts = [content[part] for part in ("train", "test")]
         return [
-            (str(part["target_names"][int(label)]), text)
+            (_group(part["target_names"], label), text)
             for part in parts
             for label, text in zip(part["target"], part["data"], strict=True)
             if isinstance(text, str) or _not_text(text)
@@ -67,6 +101,12 @@ def articles_of_copy(path: Path) -> list[tuple[str, str]]:
     except Exception as error:  # damaged pickles fail in many ways
         reason = str(error) or type(error).__name__
         raise InputError(f"{path}: not scikit-learn's copy of 20 Newsgroups ({reason}); fetch it again") from None
+
+
+def _group(names: Any, label: Any) -> str:
+    if label not in range(len(names)):
+        raise ValueError(f"a target is {label!r}, where there are {len(names)} groups")
+    return str(names[int(label)])
 
 
 def _not_text(found: Any) -> bool:

@@ -12,7 +12,7 @@ from trueup.data.cache import cached
 from trueup.data.dataset import Dataset, Split, assemble, check_split
 from trueup.data.folders import PathLike
 from trueup.data.texts import lines, word_array, words_of
-from trueup.data.vectors import unknown_tokens, vectors_of
+from trueup.data.vectors import notes_on, vectors_of
 from trueup.inputs import InputError
 
 FOLDERS = ("sst", "sst/trees", "trees", "trainDevTestTrees_PTB/trees")
@@ -52,7 +52,7 @@ def sst(data_dir: PathLike | None = None, *, split: str = "seeded", seed: int = 
         test=test,
         class_names=CLASSES,
         words=torch.from_numpy(found.table),
-        notes=unknown_tokens(tokens, found, vocabulary),
+        notes=notes_on(tokens, found, vocabulary),
     )
 
 

@@ -6,6 +6,7 @@ numbers, divided by spaces; a few words of the large files hold spaces themselve
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +59,11 @@ def vectors_of(
         for word, stand_in in (stand_ins or {}).items():
             if word in wanted and not known[wanted[word]]:
                 table[wanted[word]], known[wanted[word]] = table[wanted[stand_in]], known[wanted[stand_in]]
+        if not known[: len(vocabulary) + 1].any():
+            raise InputError(
+                f"{path}: holds vectors ({table.shape[1]} wide), but of none of the {len(vocabulary)} words of {name}, "
+                f"which are in lower case; name another file, as in --data {name}:vectors=FILE"
+            )
         return {"table": table[: len(vocabulary) + 1], "known": known[: len(vocabulary) + 1]}
 
     found = cached(f"{name}-vectors", [*sources, path], read, listed=listed)
@@ -93,7 +99,8 @@ def read_npz(path: Path, wanted: Mapping[str, int]) -> tuple[np.ndarray, np.ndar
         raise InputError(f"{path}: no word vectors; expected arrays vectors and words ({reason})") from None
     if numbers.ndim != 2 or numbers.dtype.kind != "f" or len(numbers) != len(words):
         raise InputError(f"{path}: {len(words)} words for vectors of {numbers.dtype} {numbers.shape}")
-    strange = np.flatnonzero(~np.isfinite(numbers).all(1))
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, which is told
+        strange = np.flatnonzero(~np.isfinite(numbers.astype(np.float32, copy=False)).all(1))
     if len(strange):
         raise InputError(f"{path}: line {strange[0] + 1}: the vector of {words[strange[0]]!r} is not finite")
     table, known = _empty(wanted, numbers.shape[1])
@@ -107,7 +114,8 @@ def read_text(path: Path, wanted: Mapping[str, int]) -> tuple[np.ndarray, np.nda
     """The same from a text; every line is held to the width of the first.
 
     The numbers of the wanted lines alone are read, and those of the last one, where a file is cut off. That line needs
-    no newline, which many programs leave out: all of its numbers have to be there.
+    no newline, which many programs leave out: all of its numbers have to be there, and ``notes_on`` tells that it has
+    none.
     """
     table, known, width = np.empty(0), np.empty(0), 0
     number, word, parts = 0, "", [""]
@@ -130,7 +138,8 @@ def read_text(path: Path, wanted: Mapping[str, int]) -> tuple[np.ndarray, np.nda
 
 def _vector(parts: Sequence[str], word: str, path: Path, number: int) -> np.ndarray:
     try:
-        vector = np.array(parts, np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, which is told
+            vector = np.array(parts, np.float32)
     except ValueError as error:
         raise InputError(f"{path}: line {number}: the vector of {word!r}: {error}") from None
     if not np.isfinite(vector).all():
@@ -156,6 +165,24 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def notes_on(tokens: np.ndarray, found: Vectors, vocabulary: Sequence[str]) -> tuple[str, ...]:
+    """What whoever reads the results has to know: tokens without a vector, and a file that may be cut off."""
+    return unknown_tokens(tokens, found, vocabulary) + _without_an_end(found.path)
+
+
+def _without_an_end(path: Path) -> tuple[str, ...]:
+    """A file that is cut off inside its last number cannot be told from a whole one but by the newline. One that is
+    packed with gzip has an end of its own, and so have archives."""
+    if path.suffix in (".npz", ".gz"):
+        return ()
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        ends = file.read() == b"\n"
+    if ends:
+        return ()
+    return (f"{path.name} does not end in a newline, as GloVe's files do: it may be cut off, and lack words",)
 
 
 def unknown_tokens(tokens: np.ndarray, found: Vectors, vocabulary: Sequence[str]) -> tuple[str, ...]:
