@@ -88,6 +88,9 @@ def test_what_else_was_scored_is_beside_the_predictions(tmp_path, whole):
         assert trueup.error(kept.probs, kept.labels) == made.history[made.info["kept_epoch"]][part]["error"]
         assert trueup.error(last.probs, last.labels) == made.history[-1][part]["error"]
     assert load_run(whole).info["kept_epoch"] == SMALL.epochs - 1
+    assert load_run(whole).last is None
+    (tmp_path / "last-val.safetensors").unlink()
+    assert not run.is_complete(tmp_path, made.recipe)
     with pytest.raises(InputError, match=r"last-val.safetensors: no such file; keep=best-val gives"):
         load_run(whole).beside("last-val")
 
@@ -294,6 +297,48 @@ def test_out_of_memory_says_what_to_do(tmp_path, monkeypatch):
         InputError, match=r"out of GPU memory with mlp:8, batch 32 \(CUDA out of memory\); nothing is lost"
     ):
         train(SMALL, tmp_path, device="cpu")
+
+
+def test_a_refused_run_leaves_nothing_and_its_folder_takes_another_recipe(tmp_path):
+    with pytest.raises(InputError, match="crop-flip is for images"):
+        train(replace(SMALL, augmentation="crop-flip"), tmp_path / "new", device="cpu")
+    assert names(tmp_path) == []
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.txt").touch()
+    with pytest.raises(InputError, match="crop-flip is for images"):
+        train(replace(SMALL, augmentation="crop-flip"), tmp_path / "there", device="cpu")
+    assert names(tmp_path / "there") == ["mine.txt"]
+
+
+def test_an_error_in_a_run_that_has_begun_takes_nothing_away(tmp_path, monkeypatch, whole):
+    interrupted(tmp_path, monkeypatch)
+    before = names(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "fit", lambda *_args, **_kwargs: (_ for _ in ()).throw(InputError("full")))
+        with pytest.raises(InputError, match="full"):
+            train(SMALL, tmp_path, device="cpu")
+    assert names(tmp_path) == before
+    train(SMALL, tmp_path, device="cpu")
+    assert_same_run(tmp_path, whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"reduction": "per-sample"}, "per-sample is for trees"), ({"embedding_lr": 0.1}, "mlp:8 has none")],
+)
+def test_a_setting_without_effect_is_refused(tmp_path, changes, says):
+    with pytest.raises(InputError, match=says):
+        train(replace(SMALL, **changes), tmp_path / "new", device="cpu")
+
+
+def test_the_processor_is_told_by_its_model(tmp_path):
+    info = tmp_path / "cpuinfo"
+    info.write_text(
+        "processor\t: 0\nmodel name\t: Some  CPU @ 3 GHz\nprocessor\t: 1\nmodel name\t: Some  CPU @ 3 GHz\n"
+    )
+    assert run._cpu(info) == "Some CPU @ 3 GHz"
+    info.write_text("processor : 0\n")
+    assert run._cpu(info) == run._cpu(tmp_path / "none") != ""
 
 
 def test_no_gpu_is_told_before_a_folder_is_made(tmp_path):

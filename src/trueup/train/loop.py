@@ -105,6 +105,7 @@ def fit(
         criterion: Any = losses.parse(recipe.loss, reduction=recipe.loss_reduction).to(place)
         own_loss = getattr(criterion, "loss", criterion)  # without its penalties
         every_node = data.train.targets is not None
+        _check_effect(recipe, model, every_node)
         state, progress = State(model.train(), criterion, recipe, place, every_node=every_node), Progress()
         if saved is not None:
             state.restore(saved[0])
@@ -180,6 +181,14 @@ def fit(
         logits = {name: found.cpu() for name, found in _all_logits(model, shown, autocast, kept).items()}
         val, test = logits.pop("val"), logits.pop("test")
         return Fitted(model.eval().cpu(), val, test, progress.history, kept, beside | logits)
+
+
+def _check_effect(recipe: Recipe, model: nn.Module, every_node: bool) -> None:
+    """A setting that would change nothing but the digest is refused."""
+    if recipe.reduction == "per-sample" and not every_node:
+        raise InputError("reduction: per-sample is for trees, whose nodes are summed; these data have none: take mean")
+    if recipe.embedding_lr is not None and not models.word_vectors(model):
+        raise InputError(f"embedding_lr: is for word vectors, and {recipe.model} has none; leave it at none")
 
 
 def check_names(recipe: Recipe) -> None:

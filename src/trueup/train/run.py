@@ -73,6 +73,11 @@ class Run:
     def test(self) -> Predictions:
         return load(self.folder / "test.safetensors")
 
+    @cached_property
+    def last(self) -> tuple[Predictions, Predictions] | None:
+        """Those of val and test of the last epoch, where the best on val is kept."""
+        return (self.beside("last-val"), self.beside("last-test")) if self.recipe.keep == "best-val" else None
+
     def beside(self, name: str) -> Predictions:
         """What else was scored: "last-val" and "last-test", or "usual-test"; see :class:`trueup.train.loop.Fitted`."""
         path = self.folder / f"{name}.safetensors"
@@ -114,7 +119,9 @@ def train(
     folder = Path(folder)
     chosen_device(device)
     check_names(recipe)
-    with _made(folder), _alone_in(folder):
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(folder), _as_it_was_if_refused(folder, new):
         _settle_recipe(folder, recipe)
         if is_complete(folder, recipe) or is_kept(folder):
             (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -154,7 +161,7 @@ def whole_run(folder: Path) -> Run:
     """The same, whose predictions and history can be read."""
     run = load_run(folder)
     try:
-        _ = run.val, run.test, run.history
+        _ = run.val, run.test, run.last, run.history
     except InputError as error:
         raise InputError(f"{error}; remove {folder}, and the same command trains the run anew") from None
     return run
@@ -167,7 +174,8 @@ def is_kept(folder: Path) -> bool:
 
 def is_complete(folder: Path, recipe: Recipe) -> bool:
     """Whether the folder holds this very recipe's run, with all of its files."""
-    files = ("run.json", "recipe.json", "history.jsonl", "val.safetensors", "test.safetensors", "weights.safetensors")
+    files = ["run.json", "recipe.json", "history.jsonl", "val.safetensors", "test.safetensors", "weights.safetensors"]
+    files += ["last-val.safetensors", "last-test.safetensors"] * (recipe.keep == "best-val")
     try:
         return all((folder / name).is_file() for name in files) and (
             read_recipe(folder / "recipe.json").digest == recipe.digest
@@ -243,17 +251,20 @@ class _Keeper:
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """The folder is there; a new one in which no training began, as where the data are missing, does not stay."""
-    new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+def _as_it_was_if_refused(folder: Path, new: bool) -> Iterator[None]:
+    """Where no epoch was done before an error, as where the data are missing or do not fit the net, nothing stays of
+    what was begun, nor a folder that is new."""
+    begun = (folder / "recipe.json").exists()
     try:
         yield
-    finally:
-        if new and not (folder / "history.jsonl").exists():
-            (folder / "recipe.json").unlink(missing_ok=True)
+    except Exception:
+        if not begun and not read_history(folder):
+            for name in ("recipe.json", "history.jsonl"):
+                (folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # somebody else's files
-                folder.rmdir()
+                if new:
+                    folder.rmdir()
+        raise
 
 
 def _settle_recipe(folder: Path, recipe: Recipe) -> None:
@@ -338,7 +349,7 @@ def _finish(
 def where(device: str = "auto") -> dict[str, Any]:
     """The versions and the hardware."""
     place = chosen_device(device)
-    hardware = {"cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    hardware = {"cpu": _cpu(), "threads": torch.get_num_threads()}
     if place.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(place)
     versions = {
@@ -349,6 +360,16 @@ def where(device: str = "auto") -> dict[str, Any]:
         "cuda": torch.version.cuda,
     }
     return {"versions": versions, "hardware": hardware}
+
+
+def _cpu(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The name of the processor's model, where the system tells it."""
+    with suppress(OSError):
+        for line in info.read_text(errors="replace").splitlines():
+            key, _, name = line.partition(":")
+            if key.strip() == "model name" and name.strip():
+                return " ".join(name.split())
+    return platform.processor() or platform.machine()
 
 
 def _read_json(path: Path) -> Any:
