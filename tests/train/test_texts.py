@@ -22,8 +22,9 @@ from trueup.cli import app
 from trueup.data import Split, assemble, trees
 from trueup.inputs import InputError
 from trueup.losses.spec import examples
-from trueup.train import fit, loop, named, run, study_named, train
+from trueup.train import fit, load_run, loop, named, recipe_for, run, study_named, train
 from trueup.train.batches import seed_of
+from trueup.train.recipe import BY_DATA
 
 NEWS = replace(named("mukhoti2020-20newsgroups"), epochs=2, batch=16)
 SST = replace(named("mukhoti2020-sst"), epochs=2, batch=5)
@@ -118,10 +119,9 @@ def test_word_vectors_are_trained_as_the_recipe_says(recipe, made):
     assert moved[0.1] != moved[None]
 
 
-def test_for_one_label_a_sample_per_sample_is_the_mean():
-    data = documents()
-    one, other = (fit(replace(NEWS, reduction=r), data, device="cpu") for r in ("mean", "per-sample"))
-    torch.testing.assert_close(one.test_logits, other.test_logits, atol=1e-4, rtol=1e-3)
+def test_for_one_label_a_sample_per_sample_is_refused_as_it_is_the_mean():
+    with pytest.raises(InputError, match="per-sample is for trees"):
+        fit(replace(NEWS, reduction="per-sample"), documents(), device="cpu")
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -256,12 +256,27 @@ def test_the_study_of_a_data_set_has_its_own_recipe_and_losses():
     assert study_named().name == study_named(data=("digits",)).name == "digits"
     other = study_named(data=("cifar10",))  # as that of digits, in a folder of its own
     assert (other.name, other.recipe, other.losses) == ("cifar10", "digits", study_named().losses)
-    assert study_named(data=("sst", "20newsgroups")).name == "sst-20newsgroups"  # no recipe is for both
+    assert study_named(data=("tiny-imagenet",)).recipe == recipe_for("tiny-imagenet") == "mukhoti2020-tiny"
+    with pytest.raises(InputError, match="one study at a time: sst with mukhoti2020-sst, 20newsgroups with"):
+        study_named(data=("sst", "20newsgroups"))
+    both = study_named(data=("sst", "20newsgroups"), recipe="mukhoti2020-sst")
+    assert (both.name, both.recipe) == ("sst-20newsgroups", "mukhoti2020-sst")
+
+
+def test_every_named_recipe_of_a_data_set_is_for_it():
+    for data, recipe in BY_DATA.items():
+        assert named(recipe).data == data
 
 
 def test_training_says_what_is_to_be_known_of_the_data(folder, tmp_path, caplog):
-    options = ["--recipe", "mukhoti2020-sst", "--set", "epochs=1", "--set", "batch=5", "--device", "cpu"]
+    options = ["--data", "sst", "--set", "epochs=2", "--set", "batch=5", "--device", "cpu"]  # which has a recipe
     done = CliRunner().invoke(app, ["train", *options, "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.stderr
+    made = load_run(tmp_path / "run")
+    assert made.recipe.name == "mukhoti2020-sst"
+    assert f"{made.info['kept_epoch']}, kept" in done.stdout
+    (shown,) = [line.split() for line in done.stdout.splitlines() if line.startswith("NLL")]
+    kept, last = (made.history[epoch]["test"]["nll"] for epoch in (made.info["kept_epoch"], -1))
+    assert [float(number) for number in shown[1:]] == pytest.approx([kept, last], abs=1e-4)
     assert [line for line in done.stdout.splitlines() if line.startswith("sst: ") and "tokens" in line]
     assert not caplog.records  # it is told once

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Option(help="a named recipe")] = "digits",
+    recipe: Annotated[
+        str | None, typer.Option(help="a named recipe; that of the data set, where it has one, or digits by default")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="a data set, as in cifar10 or gaussians:classes=5")] = None,
     model: Annotated[str | None, typer.Option(help="a net, as in resnet18")] = None,
     loss: Annotated[str | None, typer.Option(help="a loss, as in focal:3")] = None,
@@ -50,17 +52,23 @@ def train(
     named, pairs = {k: v for k, v in named.items() if v is not None}, _pairs(changed or [])
     if twice := sorted(set(named) & set(pairs)):
         raise InputError(f"--{twice[0]} {named[twice[0]]} and --set {twice[0]}={pairs[twice[0]]}: give one of them")
-    made = training.named(recipe, **named | pairs)
+    settings = named | pairs
+    of_data = training.recipe_for(str(settings["data"])) if "data" in settings else training.recipe_for()
+    made = training.named(recipe or of_data, **settings)
     folder = out or Path("runs") / training.folder_name(made)
     with progress_bar(made.loss, made.epochs, tables.EPOCHS) as progress, resumable(folder), _notes_told_later():
         shown = progress if sys.stderr.isatty() else _where_to_look(folder)
         run = training.train(made, folder, device=device, mode=mode, data_dir=data_dir, progress=shown)
     found = finite(measured(run.test.logits, run.test.labels))
     content = {"folder": str(folder), "recipe": made.to_dict(), "run": run.info, "test": found}
-    shown = tables.table("", "", "")
-    shown.show_header = False
+    columns = {"": found}
+    if run.last is not None:  # another may be kept
+        content["last_epoch"] = finite(measured(run.last[1].logits, run.last[1].labels))
+        columns = {f"{run.info['kept_epoch']}, kept": found, f"{made.epochs - 1}, last": content["last_epoch"]}
+    shown = tables.table("", "epoch, from 0", *columns)
+    shown.show_header = len(columns) > 1
     for name in ("error", "nll", "ece"):
-        shown.add_row(tables.title(name), tables.number(name, found[name]))
+        shown.add_row(tables.title(name), *(tables.number(name, each[name]) for each in columns.values()))
     shown.add_row("seconds", f"{run.seconds:.1f}")
     shown.add_row("folder", str(folder))
     title = f"{made.data}, {made.model}, {made.loss}, seed {made.seed}: on test"  # wider than the table

@@ -2,7 +2,7 @@
 
 from trueup.train.judge import StudyTable, judge
 from trueup.train.loop import MODES, fit
-from trueup.train.recipe import RECIPES, Recipe, named
+from trueup.train.recipe import RECIPES, Recipe, named, recipe_for
 from trueup.train.run import Run, load_run, train
 from trueup.train.study import STUDIES, Study, StudyRuns, folder_name, run_study, study_named
 
@@ -11,6 +11,7 @@ __all__ = [
     "RECIPES",
     "Recipe",
     "named",
+    "recipe_for",
     "MODES",
     "fit",
     "train",

@@ -228,12 +228,32 @@ RECIPES: dict[str, Recipe] = {
 }  # fmt: skip
 """By name. ``named`` gives one with other settings."""
 
+BY_DATA = {
+    "gaussians": "gaussians", "tiny-imagenet": "mukhoti2020-tiny", "20newsgroups": "mukhoti2020-20newsgroups",
+    "sst": "mukhoti2020-sst",
+}  # fmt: skip
+"""The recipe of a data set, where none is named; all others have that of digits."""
+DEFAULT = "digits"
+
 BY_LOSS: dict[str, dict[str, dict[str, Any]]] = {
     "mukhoti2020": {"brier": {"reduction": "mean"}},
     "mukhoti2020-short": {"brier": {"reduction": "mean"}},
     "mukhoti2020-tiny": {"brier": {"reduction": "mean", "lr": 0.035}},
 }
 """What a recipe does otherwise for a loss: the authors' code sums every loss over the batch but Brier's."""
+
+
+def recipe_for(*data: str) -> str:
+    """The name of the recipe for data sets where none is named; an error where one is not for all.
+
+    >>> recipe_for("sst:vectors=glove.6B.100d"), recipe_for("digits"), recipe_for()
+    ('mukhoti2020-sst', 'digits', 'digits')
+    """
+    found = {each: BY_DATA.get(each.partition(":")[0], DEFAULT) for each in data}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{each} with {recipe}" for each, recipe in found.items())
+        raise InputError(f"data: one study at a time: {told}; or name a recipe for all of them")
+    return next(iter(found.values()), DEFAULT)
 
 
 def named(name: str, /, **settings: Any) -> Recipe:

@@ -16,7 +16,7 @@ from trueup.calibrators import calibrator
 from trueup.data import Dataset
 from trueup.inputs import InputError, count
 from trueup.train.loop import check_names, chosen_device
-from trueup.train.recipe import Recipe, named
+from trueup.train.recipe import DEFAULT, Recipe, named, recipe_for
 from trueup.train.run import Run, is_complete, whole_run
 from trueup.train.worker import Event, Task, run_all
 
@@ -126,15 +126,14 @@ STUDIES: dict[str, Study] = {
     )
 }
 """By name."""
-DEFAULT = "digits"
 
 
 def study_named(name: str | None = None, **changes: Any) -> Study:
     """The study of that name with other losses, seeds, calibrators ...; None leaves one as it is.
 
     Without a name it is the study that is named as the data set, where there is one (texts need nets and an optimiser
-    of their own), else that of digits, under the name of the data. ``settings`` are added to the study's own; with
-    another recipe they take the place of all of them.
+    of their own), else that of digits with the recipe for the data, under their name. ``settings`` are added to the
+    study's own; with another recipe they take the place of all of them.
     """
     changes = {k: v for k, v in changes.items() if v is not None}
     if name is None:
@@ -142,6 +141,8 @@ def study_named(name: str | None = None, **changes: Any) -> Study:
         name = asked[0] if len(asked) == 1 and asked[0] in STUDIES else DEFAULT
         if asked and name == DEFAULT:
             changes["name"] = "-".join(asked)  # not in the folder of another
+            if "recipe" not in changes:
+                changes["recipe"] = recipe_for(*asked)
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; known: {', '.join(STUDIES)}")
     base = STUDIES[name]
