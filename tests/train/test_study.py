@@ -19,6 +19,7 @@ from tests.train.small import SMALL
 from trueup.data import registry as sources
 from trueup.inputs import InputError
 from trueup.metrics import METRICS, bootstrap, score
+from trueup.report.study import of_study
 from trueup.train import STUDIES, Study, StudyRuns, fit, judge, loop, named, run_study, study_named, train, worker
 from trueup.train.figures import draw_figures
 from trueup.train.judge import COMPARED, JUDGED, against_truth, calibrated_scores, pooled
@@ -243,6 +244,31 @@ def test_csv_json_and_print_say_the_same(found, tmp_path):
         assert sum("temperature" in line and "focal" not in line for line in lines) == 2
         mean = f"{100 * table.rows[3].metrics['ece'].mean:.2f}"
         assert any(line.startswith("  none") and mean in line for line in lines)
+
+
+def test_where_the_best_epoch_is_kept_the_table_tells_which_and_the_last_beside_it(tmp_path):
+    settings = SETTINGS | {"keep": "best-val", "lr": 1.0, "milestones": (), "factors": (), "epochs": 4}
+    study = replace(TINY, seeds=(0, 1), calibrators=("none", "temperature"), settings=settings)
+    runs = tuple(train(recipe, tmp_path / name, device="cpu") for name, recipe in study.recipes().items())
+    table = judge(StudyRuns(study, runs, {}), resamples=0)
+    lines = list(csv.DictReader(io.StringIO(table.to_csv())))
+    for row, line, plain in zip(table.rows, lines, table.to_list(), strict=True):
+        of = [run for run in runs if run.recipe.loss == row.loss]
+        assert row.kept_epochs == tuple(run.info["kept_epoch"] for run in of)
+        assert line["kept_epochs"] == " ".join(map(str, row.kept_epochs))
+        assert plain["last_epoch"]["ece"]["mean"] == float(line["ece_last_mean"]) == row.last_epoch["ece"].mean
+        for metric in ("error", "nll", "ece") if row.calibrator == "none" else ("error",):
+            assert row.last_epoch[metric].values == pytest.approx([run.history[-1]["test"][metric] for run in of])
+    assert table.rows[1].last_epoch["nll"].mean < table.rows[0].last_epoch["nll"].mean  # fitted to its own val
+    for width in (80, 120):
+        text = trueup.tables.text(table, width=width)
+        assert max(map(len, text.splitlines())) <= width
+        assert text.count("  last epoch") == 2
+        told = " ".join(f"{run.info['kept_epoch']}" for run in runs[2:])
+        assert f"focal:2 {told}." in " ".join(text.split())
+    content = of_study({"study": "x", "rows": table.to_list()}, runs)["study"]["settings"][0]
+    assert [row["calibrator"] for row in content["rows"][:2]] == ["none", "none, last epoch"]
+    assert content["kept"].startswith(f"cross-entropy {runs[0].info['kept_epoch'] + 1} ")
 
 
 def test_a_study_without_cross_entropy_has_a_table_without_differences(found):

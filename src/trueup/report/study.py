@@ -117,6 +117,12 @@ def headline(rows: Sequence[dict[str, Any]], calibrator: str) -> str:
     return f"{when}, {best['loss']} has the lowest ECE: {_spread(best['metrics']['ece'], 'ece')} %."
 
 
+def kept(rows: Sequence[dict[str, Any]]) -> str:
+    """Which epochs are kept, counted from 1 as in the curves; "" where it is the last throughout."""
+    of_loss = {row["loss"]: row["kept_epochs"] for row in rows if row.get("kept_epochs")}
+    return "; ".join(f"{loss} {' '.join(str(epoch + 1) for epoch in epochs)}" for loss, epochs in of_loss.items())
+
+
 def _when(made_by: dict[str, Any]) -> list[str]:
     dates = made_by.get("dates")
     return [f"trained until {dates[-1][:10]}"] if dates else []
@@ -140,7 +146,8 @@ def _setting(name: str, rows: list[dict[str, Any]], runs: list[Run]) -> dict[str
         "name": name,
         "losses": list(dict.fromkeys(row["loss"] for row in rows)),
         "calibrators": list(dict.fromkeys(row["calibrator"] for row in rows)),
-        "rows": [_row(row) for row in rows],
+        "rows": [made for row in rows for made in (_row(row), *_last_epoch(row))],
+        "kept": kept(rows),
         "curves": {
             loss: _curves([run.history for run in of], loss) for loss, of in groupby(runs, lambda run: run.recipe.loss)
         },
@@ -148,25 +155,38 @@ def _setting(name: str, rows: list[dict[str, Any]], runs: list[Run]) -> dict[str
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    cells = [
-        {
-            "value": row["metrics"][name]["mean"],
-            "seeds": row["metrics"][name]["values"],
-            "text": _spread(row["metrics"][name], name) + (" %" if name in tables.SHARES else ""),
-        }
-        for name in COLUMNS
-    ]
-    against = row["metrics"]["ece"]["against"]
+    cells = [_cell(row["metrics"][name], name) for name in COLUMNS]
+    return _shown(row, row["calibrator"], cells, row["metrics"]["ece"]["against"])
+
+
+def _last_epoch(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where another epoch is kept, a row of the last one; what is not known of it is left empty."""
+    found = row.get("last_epoch")
+    if not found:
+        return []
+    return [_shown(row, f"{row['calibrator']}, last epoch", [_cell(found.get(name), name) for name in COLUMNS], None)]
+
+
+def _shown(
+    row: dict[str, Any], calibrator: str, cells: list[dict[str, Any]], against: dict[str, Any] | None
+) -> dict[str, Any]:
     text = "" if against is None else f"{100 * against['low']:+.2f} to {100 * against['high']:+.2f}"
     return {
         "loss": row["loss"],
-        "calibrator": row["calibrator"],
+        "calibrator": calibrator,
         "seeds": row["seeds"],
         "cells": cells,
         "against": None if against is None else against["value"],
         "against_text": text,
         "verdict": "" if against is None else " ▲" * (against["low"] > 0) + " ▼" * (against["high"] < 0),
     }
+
+
+def _cell(cell: dict[str, Any] | None, metric: str) -> dict[str, Any]:
+    if cell is None:
+        return {"value": None, "seeds": [], "text": ""}
+    unit = " %" if metric in tables.SHARES else ""
+    return {"value": cell["mean"], "seeds": cell["values"], "text": _spread(cell, metric) + unit}
 
 
 def _curves(histories: list[Any], loss: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from trueup.audit import finite
 from trueup.calibrators import calibrator
 from trueup.files import write_whole
 from trueup.metrics import METRICS, Interval, Resampler, Scores, score, score_logits
+from trueup.predictions import Predictions
 from trueup.train.run import Run
 from trueup.train.study import StudyRuns
 
@@ -32,6 +33,7 @@ TRUTH = ("confidence_error", "excess_nll")
 """Against the true class probabilities, where they are known: see ``against_truth``."""
 TITLES = {"error": "error", "nll": "NLL", "ece": "ECE", "adaptive_ece": "adapt.", "smooth_ece": "smooth"}
 NARROW = ("error", "nll", "ece")
+"""These are told of the last epoch too, where the best on val is kept."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class StudyRow:
     calibrator: str
     seeds: tuple[int, ...]
     metrics: dict[str, Cell]
+    kept_epochs: tuple[int, ...] | None = None
+    """Of each seed, the first being 0, where the best on val is kept; None where it is the last, as in the next."""
+    last_epoch: dict[str, Cell] | None = None
+    """Error, NLL and ECE with the weights of the last epoch, after the same calibrator, fitted to its own val."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +91,15 @@ class StudyTable:
 
     def to_csv(self) -> str:
         """A line for each row, columns METRIC_mean, _sd, and _less_baseline, _low, _high; where the truth is known
-        also _change, _change_low, _change_high: what the calibrator changed."""
+        also _change, _change_low, _change_high: what the calibrator changed; where the best epoch on val is kept also
+        which (a number for each seed), and METRIC_last_mean and _last_sd of the last."""
         columns = ["data", "model", "loss", "calibrator", "seeds"]
         for metric in JUDGED:
             columns += [f"{metric}_mean", f"{metric}_sd"]
             columns += [f"{metric}_{part}" for part in ("less_baseline", "low", "high")] if metric in COMPARED else []
         of_truth = ("mean", "sd", "change", "change_low", "change_high")
         columns += [f"{metric}_{part}" for metric in TRUTH for part in of_truth]
+        columns += ["kept_epochs", *(f"{metric}_last_{part}" for metric in NARROW for part in ("mean", "sd"))]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
@@ -103,6 +111,9 @@ class StudyTable:
                 cells += list(cell.against or ("", "", "")) if metric in COMPARED else []
             for cell in (row.metrics.get(metric) for metric in TRUTH):
                 cells += [cell.mean, cell.sd, *(cell.change or ("",) * 3)] if cell else [""] * len(of_truth)
+            cells.append(" ".join(map(str, row.kept_epochs or ())))
+            for cell in ((row.last_epoch or {}).get(metric) for metric in NARROW):
+                cells += [cell.mean, cell.sd] if cell else ["", ""]
             writer.writerow("" if value is None else value for value in cells)
         return text.getvalue()
 
@@ -123,19 +134,25 @@ class StudyTable:
                 titles |= {"confidence_error": "off truth"}
                 titles.pop("adaptive_ece" if wide else "error")
             seeds = max(len(row.seeds) for row in rows)
-            title = f"{data}, {model}: mean ± sd over {seeds} seeds, errors in %"
+            over = f"mean ± sd over {seeds} seeds" if seeds > 1 else "one seed"
+            title = f"{data}, {model}: {over}, errors in %"
             compared = any(row.metrics["ece"].against for row in rows)
             changed = "confidence_error" in titles and not compared
             last = ["change of ECE"] if compared else ["change by calibrator"] if changed else []
             shown = tables.table(title, "loss, calibrator", *titles.values(), *last)
             for loss, of_loss in groupby(rows, key=lambda row: row.loss):
                 shown.add_row(f"[bold]{loss}[/]")
-                for row in of_loss:
+                for i, row in enumerate(of_loss):
                     cells = [_cell(metric, row.metrics[metric]) for metric in titles]
                     cell = row.metrics["confidence_error" if changed else "ece"]
                     interval = cell.change if changed else cell.against
                     shown.add_row(f"  {row.calibrator}", *cells, *([_difference(interval, wide)] if last else []))
+                    if row.last_epoch and not i:
+                        of_last = [_cell(m, row.last_epoch[m]) if m in row.last_epoch else "" for m in titles]
+                        shown.add_row("  last epoch", *of_last)
             yield shown
+            if any(row.kept_epochs for row in rows):
+                yield _kept(rows)
             if compared:
                 yield f"Change of ECE against {BASELINE} after the same calibrator, with its 95 % interval."
             elif changed:
@@ -148,6 +165,16 @@ class StudyTable:
         return tables.text(self, width=120)
 
     __repr__ = __str__
+
+
+def _kept(rows: Sequence[StudyRow]) -> str:
+    """Which epochs, loss by loss."""
+    epochs = {row.loss: " ".join(map(str, row.kept_epochs)) for row in rows if row.kept_epochs}
+    told = "; ".join(f"{loss} {of_seeds}" for loss, of_seeds in epochs.items())
+    return (
+        f"Kept, seed by seed, is the epoch with the lowest error on val, the first being 0: {told}. "
+        "The last epoch after every calibrator is in table.csv."
+    )
 
 
 def _cell(metric: str, cell: Cell) -> str:
@@ -178,10 +205,15 @@ def judge(
     """
     groups: dict[tuple[str, str, str, str], dict[int, Scores]] = {}
     truth = {(run.recipe.data, run.recipe.seed): run.test_posteriors for run in found.runs}
+    of_last: dict[tuple[str, str, str, str], list[tuple[int, dict[str, float]]]] = {}
     for i, run in enumerate(found.runs):
         for name, spec in found.study.calibrators_of(run.recipe.loss).items():
             key = (run.recipe.data, run.recipe.model, run.recipe.loss, name)
             groups.setdefault(key, {})[run.recipe.seed] = calibrated_scores(run, spec)
+            if run.last is not None:
+                scores = calibrated_scores(run, spec, *run.last)
+                last = run.info["kept_epoch"], {metric: METRICS[metric](scores) for metric in NARROW}
+                of_last.setdefault(key, []).append(last)
         if progress:
             progress((i + 1) / len(found.runs) / 2)
     baselines: dict[Any, Resampler] = {}
@@ -207,7 +239,7 @@ def judge(
             )
             if plain is not None and plain.seeds == tuple(of_seed):
                 cells = {m: _changed(cell, plain.metrics[m]) for m, cell in cells.items()}
-        rows.append(StudyRow(data, model, loss, name, tuple(of_seed), cells))
+        rows.append(StudyRow(data, model, loss, name, tuple(of_seed), cells, *_of_last(of_last.get(key))))
         if progress:
             progress(0.5 + (i + 1) / len(groups) / 2)
     folders = tuple(run.folder.name for run in found.runs)
@@ -228,17 +260,18 @@ def provenance(found: StudyRuns) -> dict[str, Any]:
     }
 
 
-def calibrated_scores(run: Run, spec: str) -> Scores:
-    """The scores of a run's test set after the calibrator, fitted to its val.
+def calibrated_scores(run: Run, spec: str, val: Predictions | None = None, test: Predictions | None = None) -> Scores:
+    """The scores of a run's test set after the calibrator, fitted to its val; or of other predictions for these sets.
 
     In float64 where the truth is known: an over-confident network's smallest probabilities underflow in float32, and
     the divergence from the truth lives on them.
     """
-    logits = run.test.logits if run.test_posteriors is None else run.test.logits.double()
+    val, test = val or run.val, test or run.test
+    logits = test.logits if run.test_posteriors is None else test.logits.double()
     if spec == "none":
-        return score_logits(logits, run.test.labels)
-    made = calibrator(spec).fit(run.val.logits, run.val.labels)
-    return score(made(logits), run.test.labels)
+        return score_logits(logits, test.labels)
+    made = calibrator(spec).fit(val.logits, val.labels)
+    return score(made(logits), test.labels)
 
 
 def against_truth(scores: Scores, posteriors: Tensor) -> dict[str, float]:
@@ -278,6 +311,16 @@ def student(differences: Sequence[float], level: float = 0.95) -> Interval:
     mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
     width = float(special.stdtrit(len(values) - 1, (1 + level) / 2)) * error
     return Interval(mean, mean - width, mean + width)
+
+
+def _of_last(
+    found: list[tuple[int, dict[str, float]]] | None,
+) -> tuple[tuple[int, ...] | None, dict[str, Cell] | None]:
+    """From the kept epoch and the figures of the last, seed by seed: what a row says of them."""
+    if not found:
+        return None, None
+    cells = {metric: _spread([figures[metric] for _, figures in found], None) for metric in NARROW}
+    return tuple(epoch for epoch, _ in found), cells
 
 
 def _changed(cell: Cell, plain: Cell) -> Cell:
