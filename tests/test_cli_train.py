@@ -66,7 +66,7 @@ def test_without_data_no_folder_stays(tmp_path):
         (["train", "--recipe", "digit"], "unknown recipe 'digit'; known: mukhoti2020"),
         (["train", "--set", "epoch=3"], "unknown setting 'epoch'; a recipe has"),
         (["train", "--set", "epochs"], "--set epochs: expected KEY=VALUE"),
-        (["train", "--loss", "focus"], "names no loss 'focus'"),
+        (["train", "--loss", "focus"], "'focus' names no loss"),
         (["train", "--model", "list"], "unknown model 'list'; known: linear, mlp"),  # as the help says
         (["study", "--losses", "list"], "good ones are cross-entropy, brier"),
         (["train", "--loss", "brier", "--set", "loss=focal:3"], "and --set loss=focal:3: give one of them"),

@@ -78,7 +78,7 @@ def test_the_default_study_is_what_is_promised():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"losses": ("cross-entropy", "focus")}, "names no loss 'focus'"),
+        ({"losses": ("cross-entropy", "focus")}, "'focus' names no loss"),
         ({"losses": ()}, "losses: none is named"),
         ({"seeds": (1, 1)}, "seeds: 1, 1 names one twice"),
         ({"calibrators": ("magic",)}, "unknown calibrator 'magic'"),
