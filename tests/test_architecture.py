@@ -46,7 +46,7 @@ def test_imports_run_one_way(path):
 
 HEAVY = [
     "matplotlib", "pyarrow", "sklearn", "typer", "pandas", "hypothesis", "PIL", "huggingface_hub", "triton", "onnx",
-    "jinja2", "vl_convert",
+    "jinja2", "vl_convert", "scipy.stats",
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from math import sqrt
 from typing import Any, Unpack
 
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor, nn
 
 from trueup.curvature.estimates import LayerTraces, Trace
@@ -127,7 +127,7 @@ def _gain(variances: list[float], size: int) -> float:
 def standard_error(values: Tensor) -> float:
     """Of the mean of (s,) values, widened by Student's factor: two of them hold in 95 of 100 cases for small s too."""
     s = len(values)
-    return float(values.std()) / sqrt(s) * float(student.ppf(0.975, s - 1)) / 1.96
+    return float(values.std()) / sqrt(s) * float(stdtrit(s - 1, 0.975)) / 1.96
 
 
 class _Probes:
