@@ -83,6 +83,42 @@ def test_the_focal_map_is_differentiable(gamma):
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
+def test_a_class_that_is_the_only_possible_one_is_certain(gamma):
+    z = torch.tensor([[5.0, -torch.inf, -torch.inf], [0.0, -1.0, -torch.inf]], requires_grad=True)
+    found = trueup.focal_map(z, gamma)
+    assert found[0].tolist() == [0, -torch.inf, -torch.inf]
+    found.exp()[:, 0].sum().backward()
+    assert torch.isfinite(z.grad).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "says"), [([0.0, np.nan], "row 1, class 1 is nan"), ([0.0, np.inf], "row 1, class 1 is inf"),
+                      ([-np.inf, -np.inf], "row 1 is -inf in every class")],
+)  # fmt: skip
+def test_rows_that_are_no_logits_are_refused_where_looking_is_free(row, says):
+    for function, name in ((trueup.focal_map, "logits"), (trueup.inverse_focal_map, "log_probs")):
+        with pytest.raises(trueup.InputError, match=f"{name}: {says}"):
+            function([[0.5, 0.5], row], 2)
+    batched = torch.func.vmap(lambda z: trueup.focal_map(z, 2.0))(torch.tensor([[0.5, 0.5], row]))
+    assert batched[0].exp().tolist() == [0.5, 0.5]
+    with pytest.raises(trueup.InputError, match="posterior: row 1"):
+        trueup.risk_minimiser([[0.5, 0.5], row], 2)
+
+
+def test_a_posterior_may_miss_one_by_what_its_dtype_explains():
+    posterior = torch.full((1000,), 1e-3, dtype=torch.bfloat16)
+    assert torch.isfinite(trueup.risk_minimiser(posterior, 2)).all()
+
+
+def test_a_series_comes_back_as_a_series():
+    pandas = pytest.importorskip("pandas")
+    given = pandas.Series([0.2, 0.8], index=["a", "b"], name="q")
+    for found in (trueup.phi(given, 3), trueup.focal_map(given, 3), trueup.gamma_star(given / 2)):
+        assert list(found.index) == ["a", "b"]
+        assert found.name == "q"
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
 def test_saturated_and_masked_logits_have_finite_values_and_gradients(gamma):
     z = torch.tensor([[1e4, -1e4, 0.0], [800.0, 0.0, -800.0], [0.0, 0.0, 0.0]], requires_grad=True)
     out = trueup.focal_map(z, float(gamma))

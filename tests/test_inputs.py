@@ -78,6 +78,27 @@ def test_meter_bootstrap_and_predictions_refuse_bad_probabilities(fault):
         trueup.Predictions(probs=probs, labels=labels)
 
 
+def test_one_row_is_no_evidence_of_probabilities():
+    made = trueup.Temperature().fit(bad.LOGITS, bad.LABELS)
+    assert made(np.array([[0.0, 1.0, 0.0, 0.0]])).argmax() == 1
+    with refused("these are probabilities"):
+        made(bad.PROBS[:2])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_labels_are_labels(dtype):
+    labels = torch.from_numpy(bad.LABELS).to(dtype)
+    assert trueup.ece(bad.PROBS, labels) == trueup.ece(bad.PROBS, bad.LABELS) == trueup.ece(bad.PROBS, labels.numpy())
+    with refused("labels: row 0 is 65535, outside"):
+        trueup.ece(bad.PROBS, torch.full((20,), 65535, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+def test_numbers_of_other_kinds_are_refused(dtype):
+    with refused(f"expected numbers, got {str(dtype)[6:]}"):
+        trueup.Predictions(logits=torch.zeros(20, 4).to(dtype), labels=bad.LABELS)
+
+
 def test_an_input_error_is_a_value_error():
     assert issubclass(trueup.InputError, ValueError)
 

@@ -8,7 +8,7 @@ computation that follows it read the memory once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class InputError(ValueError):
 def as_tensor(value: Array, name: str) -> Tensor:
     """``value`` as a tensor of its own dtype, without a copy where its memory can be shared."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return _known(value.detach(), name)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -39,12 +39,22 @@ def as_tensor(value: Array, name: str) -> Tensor:
     if array.dtype == np.dtype(object):
         array = _unboxed(array, name)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name}: expected numbers, got {array.dtype.name} ({str(array.ravel()[:1])[1:-1]} ...)")
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise InputError(f"{name}: expected numbers, got {array.dtype.name} ({brief(array.ravel()[:1].tolist())})")
+    if array.dtype.itemsize > 8 or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
         array = array.astype(np.float64)
     if array.dtype.byteorder not in "=|" or any(step < 0 for step in array.strides) or not array.flags.writeable:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)  # memory that torch cannot share
     return torch.from_numpy(array)
+
+
+def _known(x: Tensor, name: str) -> Tensor:
+    """A tensor of a dtype that torch computes with: wide unsigned integers become floats, exotic ones are refused."""
+    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return x.double()
+    if x.dtype.is_complex or x.is_quantized or (x.dtype.is_floating_point and x.dtype.itemsize < 2):
+        kind = str(x.dtype).removeprefix("torch.")
+        raise InputError(f"{name}: expected numbers, got {kind}; convert them to float32 first")
+    return x
 
 
 def _unboxed(array: np.ndarray, name: str) -> np.ndarray:
@@ -56,21 +66,26 @@ def _unboxed(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def like(result: Tensor, original: Array) -> Array:
-    """``result`` in the kind of ``original``: tensor, DataFrame, nested lists, else an array."""
+    """``result`` in the kind of ``original``: tensor, DataFrame or Series, nested lists, else an array."""
     if isinstance(original, Tensor):
         return result.to(original.device)
     array = result.detach().cpu().numpy()
     if hasattr(original, "iloc"):
-        return type(original)(array, index=original.index, columns=original.columns)
+        axes = {"columns": original.columns} if array.ndim == 2 else {"name": original.name}
+        return type(original)(array, index=original.index, **axes)
     if isinstance(original, list | tuple):
         return array.tolist()
     return array
 
 
 def logits(value: Array, name: str = "logits", *, masked: bool = False, classes: int | None = None) -> Tensor:
-    """Checked (N, K) logits, float32 or float64. ``masked`` admits -inf, a class that cannot occur."""
+    """Checked (N, K) logits, float32 or float64. ``masked`` admits -inf, a class that cannot occur.
+
+    Rows that all lie within [0, 1] and sum to one are taken for probabilities and refused. One row alone is no
+    evidence: the logits of a single sample may happen to be such numbers, as 0 and 1 are.
+    """
     x = matrix(value, name, classes)
-    normalised = True
+    normalised = len(x) > 1
     for rows, block in row_blocks(x):
         _require_finite(block, rows.start, name, masked)
         if normalised:  # one row that is no distribution settles that these are logits
@@ -99,7 +114,7 @@ def confidences(x: Tensor, name: str = "probs") -> Tensor:
     nonnegative = _maxima_by_bits(x, top, sums) or _maxima(x, top, sums) >= 0
     if not (nonnegative and float((sums - 1).abs().max()) <= sum_tolerance(x)):
         for rows, block in row_blocks(x):
-            _explain_probabilities(block, rows.start, name, sum_tolerance(x))
+            distributions(block, name, rows.start)
     return top
 
 
@@ -169,8 +184,8 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 
 def sum_tolerance(x: Tensor) -> float:
-    """How far a row may miss a sum of one: K roundings of its dtype, and never less than 1e-3."""
-    return max(1e-3, x.shape[1] * torch.finfo(x.dtype).eps)
+    """How far a row of (..., K) may miss a sum of one: K roundings of its dtype, and never less than 1e-3."""
+    return max(1e-3, x.shape[-1] * torch.finfo(x.dtype).eps)
 
 
 def positive(value: float, name: str) -> float:
@@ -180,11 +195,24 @@ def positive(value: float, name: str) -> float:
     return float(value)
 
 
+def between_0_and_1(value: float, name: str) -> float:
+    """A number above 0 and below 1."""
+    if not (isinstance(value, int | float | np.floating) and 0 < value < 1):
+        raise InputError(f"{name}: expected a number between 0 and 1, got {value!r}")
+    return float(value)
+
+
 def count(value: int, name: str, least: int = 1) -> int:
     """A whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     return int(value)
+
+
+def brief(value: Any, written: Callable[[Any], str] = repr) -> str:
+    """How a value is written in Python, cut to what a message can hold."""
+    text = written(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def is_number(text: str) -> bool:
@@ -221,6 +249,26 @@ def matrix(value: Array, name: str, classes: int | None = None) -> Tensor:
     return x if x.dtype.is_floating_point else x.double()
 
 
+def possible_rows(x: Tensor, name: str) -> Tensor:
+    """(..., K) logits as they came, each row with a finite one and the rest finite or -inf, a masked class. Compiled or
+    batched code, and an accelerator, where looking would cost a wait, are left alone."""
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise InputError(f"{name}: expected shape (..., classes), got {tuple(x.shape)}")
+    if can_look(x):
+        _require_finite(x.detach().reshape(-1, x.shape[-1]), 0, name, masked=True)
+    return x
+
+
+def can_look(x: Tensor) -> bool:
+    """Whether the values of a tensor can be read at no cost: eager code on the CPU, not under ``vmap``."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return False
+    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    while functorch.is_gradtrackingtensor(x):
+        x = functorch.get_unwrapped(x)
+    return not functorch.is_batchedtensor(x)
+
+
 def _sum_error(block: Tensor) -> float:
     return float((block.to(working_dtype(block)).sum(1) - 1).abs().max())
 
@@ -240,8 +288,8 @@ def _require_finite(block: Tensor, first: int, name: str, masked: bool) -> None:
         raise InputError(f"{name}: row {first + row} is -inf in every class; at least one class must be possible")
 
 
-def _explain_probabilities(block: Tensor, first: int, name: str, tolerance: float) -> None:
-    """Raises for the first faulty entry of a block, if it has one."""
+def distributions(block: Tensor, name: str, first: int = 0) -> None:
+    """Raises for the first faulty entry of rows of probabilities, which are counted from ``first``, if it has one."""
     _require_finite(block, first, name, masked=False)
     hint = "If these are logits, apply softmax first, or pass them where logits are asked for."
     negative = torch.nonzero(block < 0)
@@ -249,7 +297,7 @@ def _explain_probabilities(block: Tensor, first: int, name: str, tolerance: floa
         row, column = (int(v) for v in negative[0])
         value = float(block[row, column])
         raise InputError(f"{name}: row {first + row}, class {column} is {value:g}; no probability is negative. {hint}")
-    total = block.to(working_dtype(block)).sum(1)
+    total, tolerance = block.to(working_dtype(block)).sum(1), sum_tolerance(block)
     missed = torch.nonzero((total - 1).abs() > tolerance)
     if len(missed):
         row = int(missed[0])

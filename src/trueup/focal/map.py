@@ -26,7 +26,7 @@ def focal_map(logits: Array, gamma: float | Tensor) -> Array:
     z = inputs.as_tensor(logits, "logits") if not isinstance(logits, Tensor) else logits
     if not z.dtype.is_floating_point:
         z = z.double()
-    result = log_h(z, checked_gamma(gamma)).log_softmax(-1)
+    result = log_h(inputs.possible_rows(z, "logits"), checked_gamma(gamma)).log_softmax(-1)
     return result if isinstance(logits, Tensor) else inputs.like(result, logits)
 
 
@@ -48,7 +48,7 @@ def inverse_focal_map(log_probs: Array, gamma: float | Tensor) -> Array:
     Newton's method on log Psi in log-probabilities, in float64; its last step carries the derivative, in both
     arguments. A class of probability 0 (-inf) keeps it.
     """
-    given = numbers(log_probs, "log_probs")
+    given = inputs.possible_rows(numbers(log_probs, "log_probs"), "log_probs")
     g = checked_gamma(gamma)
     target = given.to(wide_dtype(given)).clamp(min=-1e6).log_softmax(-1)
     with torch.no_grad():
@@ -68,9 +68,7 @@ def risk_minimiser(posterior: Array, gamma: float | Tensor) -> Array:
     p = numbers(posterior, "posterior")
     if p.ndim == 0 or p.shape[-1] < 2:
         raise InputError("posterior: expected the probabilities of at least two classes in the last dimension")
-    sums = p.detach().sum(-1)
-    if not (bool((p >= 0).all()) and bool(((sums - 1).abs() <= 1e-3).all())):
-        raise InputError("posterior: expected probabilities that are not negative and sum to one")
+    inputs.distributions(p.detach().reshape(-1, p.shape[-1]), "posterior")
     log_p = torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), -torch.inf)
     result = inverse_focal_map(log_p, gamma).exp()
     return result if isinstance(posterior, Tensor) else inputs.like(result, posterior)

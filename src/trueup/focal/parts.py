@@ -58,7 +58,9 @@ def complements(logits: Tensor) -> Complements:
     """
     log_v = logits.log_softmax(-1)
     top = logits.argmax(-1, keepdim=True)
-    log_q_top = _log_sum_exp(log_v.scatter(-1, top, -torch.inf))
+    # in place of the largest, what is left where all others are masked: so low that gamma times it is still a number
+    lowest = -(torch.finfo(log_v.dtype).max ** 0.75)
+    log_q_top = _log_sum_exp(log_v.scatter(-1, top, lowest))
     log_v_top = torch.where(log_q_top < -1, torch.log1p(-log_q_top.exp()), log_v.gather(-1, top))
     log_v = log_v.scatter(-1, top, log_v_top)
     others = log_v.exp().scatter(-1, top, 0.0)

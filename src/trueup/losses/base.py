@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueup.inputs import InputError
+from trueup.inputs import InputError, can_look
 
 REDUCTIONS = ("mean", "sum", "none")
 HOOKS = ("set_progress", "observe_validation", "penalty")
@@ -173,7 +173,7 @@ def usable(labels: Tensor, logits: Tensor, ignore_index: int) -> tuple[Tensor, T
     """Labels within range, and which rows count: None for all. Out of range is an InputError in eager mode on the
     CPU; elsewhere looking would cost a wait, and the lookup itself asserts."""
     y = labels.long()
-    if _can_look(y):
+    if can_look(y):
         used = y != ignore_index
         out = used & ((y < 0) | (y >= logits.shape[1]))
         if bool(out.any()):
@@ -182,15 +182,6 @@ def usable(labels: Tensor, logits: Tensor, ignore_index: int) -> tuple[Tensor, T
         return (y, None) if bool(used.all()) else (torch.where(used, y, 0), used)
     used = y != ignore_index
     return torch.where(used, y, 0), used
-
-
-def _can_look(x: Tensor) -> bool:
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
-        return False
-    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    while functorch.is_gradtrackingtensor(x):
-        x = functorch.get_unwrapped(x)
-    return not functorch.is_batchedtensor(x)
 
 
 def result_dtype(logits: Tensor) -> torch.dtype:
