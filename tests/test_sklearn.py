@@ -5,6 +5,7 @@ import pytest
 
 sklearn = pytest.importorskip("sklearn")
 
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
 from sklearn.datasets import load_digits, make_classification  # noqa: E402
 from sklearn.ensemble import RandomForestClassifier  # noqa: E402
 from sklearn.frozen import FrozenEstimator  # noqa: E402
@@ -81,6 +82,53 @@ def test_a_fitted_estimator_can_be_frozen(digits):
     assert made.score(x_test, y_test) == fitted.score(x_test, y_test)
     with pytest.raises(trueup.InputError, match="does not know"):
         CalibratedClassifier(FrozenEstimator(fitted), method="temperature").fit(x[500:], y[500:] + 1)
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+@pytest.mark.parametrize("within", [lambda svc: svc, lambda svc: make_pipeline(StandardScaler(), svc)])
+def test_columns_for_pairs_of_classes_are_refused(digits, classes, within):
+    x, y = (part[digits[2] < classes] for part in (digits[0], digits[2]))
+    with pytest.raises(trueup.InputError, match="each pair of classes; set decision_function_shape"):
+        CalibratedClassifier(within(SVC(decision_function_shape="ovo")), method="temperature").fit(x, y)
+    with pytest.raises(
+        trueup.InputError, match=rf"the shape of its decision_function is \(\d+, 2\), and it knows {classes} classes"
+    ):
+        CalibratedClassifier(OneColumnTooFew(), method="temperature").fit(x, y)
+
+
+class OneColumnTooFew(RidgeClassifier):
+    def decision_function(self, X):
+        return super().decision_function(X)[:, :2]
+
+
+class Given(ClassifierMixin, BaseEstimator):
+    """Decision values, and those of an unseen class, from the samples themselves."""
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def decision_function(self, X):
+        return X[:, 0] if len(self.classes_) == 2 else X
+
+
+@pytest.mark.parametrize("method", ["none", "temperature", "vector"])
+def test_decision_values_are_taken_as_they_are(method):
+    """However far they lie beyond those of the fit, and a single one that is near 1."""
+    d, y = np.linspace(-3, 3, 40)[:, None], np.arange(40) % 4 > np.arange(40) // 10
+    made = CalibratedClassifier(Given(), method=method).fit(d, ~y)
+    values = [-12.0, -9.0, -6.0, -3.0, 0.0, 1.0, 3.0, 6.0, 9.0]
+    alone = np.array([made.predict_proba(np.array([[value]]))[0, 1] for value in values])
+    assert (np.diff(alone) > 0).all()
+    np.testing.assert_allclose(alone, made.predict_proba(np.array(values)[:, None])[:, 1])
+
+
+def test_what_is_ruled_out_lies_below_what_is_not():
+    made = CalibratedClassifier(Given(), method="none").fit(
+        np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+    )
+    floored = made._floored(np.array([[0.0, -50.0, -np.inf], [0.0, -0.1, -np.inf], [-np.inf] * 3]))
+    assert floored.tolist() == [[0, -50, -50], [0, -0.1, made.least_logit_], [made.least_logit_] * 3]
 
 
 def test_it_works_in_a_pipeline_and_a_grid_search(digits):

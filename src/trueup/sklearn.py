@@ -35,7 +35,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     classes_ : the labels, in the order of the columns of ``predict_proba``
     estimator_ : the fitted estimator
     map_ : the fitted ``CalibrationMap``
-    least_logit_ : what stands for a probability of zero
+    least_logit_ : what stands for a probability of zero, unless its row has a lower one
     """
 
     def __init__(self, estimator: Any = None, method: str | Calibrator = "auto", cv: Any = 5) -> None:
@@ -107,6 +107,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _logits(self, fitted: Any, X: Any) -> np.ndarray:
         """What an estimator says of X, a column for each class; -inf for a class that it never saw or rules out."""
         columns = np.searchsorted(self.classes_, fitted.classes_)
+        said = "predict_proba"
         if hasattr(fitted, "predict_log_proba"):
             with np.errstate(divide="ignore"):
                 known = fitted.predict_log_proba(X)
@@ -114,16 +115,27 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             with np.errstate(divide="ignore"):
                 known = np.log(fitted.predict_proba(X))
         else:
+            said = "decision_function"
             known = np.asarray(fitted.decision_function(X), dtype=np.float64)
-            known = np.stack([np.zeros(len(known)), known], 1) if known.ndim == 1 else known
+            known = np.stack([-known, known], 1) / 2 if known.ndim == 1 else known
+            if len(columns) > 2 and getattr(_deciding(fitted), "decision_function_shape", "ovr") == "ovo":
+                raise InputError("estimator: its decision_function has a column for each pair of classes; "
+                                 'set decision_function_shape="ovr"')  # fmt: skip
         if len(columns) == 1:
-            known = known[:, :1] * 0.0  # an estimator that saw one class is sure of it
+            known = np.zeros((len(known), 1))  # an estimator that saw one class is sure of it
+        if known.shape[1:] != columns.shape:
+            raise InputError(
+                f"estimator: the shape of its {said} is {known.shape}, and it knows {len(columns)} classes"
+            )
         logits = np.full((len(known), len(self.classes_)), -np.inf)
         logits[:, columns] = known
         return logits
 
     def _floored(self, logits: np.ndarray) -> np.ndarray:
-        return np.maximum(logits, self.least_logit_)
+        """With a number for -inf, which is below all that are finite in its row."""
+        ruled_out = np.isneginf(logits)
+        lowest = np.where(ruled_out, np.inf, logits).min(1, keepdims=True)
+        return np.where(ruled_out, np.minimum(lowest, self.least_logit_), logits)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -131,3 +143,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         tags.input_tags.sparse = inner.input_tags.sparse
         tags.input_tags.allow_nan = inner.input_tags.allow_nan
         return tags
+
+
+def _deciding(fitted: Any) -> Any:
+    """The estimator that decides, within pipelines and searches."""
+    while True:
+        if hasattr(fitted, "best_estimator_"):
+            fitted = fitted.best_estimator_
+        elif hasattr(fitted, "steps"):
+            fitted = fitted.steps[-1][1]
+        else:
+            return fitted
