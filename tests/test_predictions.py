@@ -2,6 +2,7 @@
 
 import pickle
 import stat
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from scipy.special import softmax
 
 import trueup
@@ -99,6 +101,8 @@ def test_a_single_score_is_a_logit_or_says_that_it_is_a_probability():
     np.testing.assert_allclose(p.probs[:, 1], 1 / (1 + np.exp(-scores)), rtol=1e-6)
     q = Predictions.from_binary([0.2, 0.9, 0.6], [0, 1, 1], kind="probability")
     np.testing.assert_allclose(q.probs[:, 1], [0.2, 0.9, 0.6])
+    one = Predictions.from_binary([1.0, 1.0], [0, 1], kind="logit")
+    np.testing.assert_allclose(one.probs[:, 1], 1 / (1 + np.exp(-1)))
     for call, says in [
         (lambda: Predictions.from_binary([0.2, 0.9], [0, 1]), "could be"),
         (lambda: Predictions.from_binary([0.2, 1.9], [0, 1], kind="probability"), "row 1 is 1.9"),
@@ -162,8 +166,18 @@ def test_classes_that_are_named_by_numbers_are_never_taken_for_positions(tmp_pat
     with pytest.raises(InputError, match="row 1 is '1', and the classes are 0, 2"):
         trueup.load(path)
     pandas = pytest.importorskip("pandas")
-    pandas.DataFrame({"logit_3": [1.0, 2.0], "logit_8": [0.5, 4.0], "label": [8, 3]}).to_parquet(tmp_path / "p.parquet")
-    assert trueup.load(tmp_path / "p.parquet").labels.tolist() == [1, 0]
+    columns = {"logit_1": [1.0, 2.0], "logit_2": [0.5, 4.0], "logit_7": [0.0, 1.0]}
+    for ending, write in ((".parquet", "to_parquet"), (".csv", "to_csv")):
+        path = tmp_path / f"q{ending}"
+
+        def load(labels, path=path, write=write):
+            getattr(pandas.DataFrame({**columns, "label": labels}), write)(path, index=False)
+            return trueup.load(path).labels.tolist()
+
+        assert load([7, 1]) == load([7.0, 1.0]) == load(["7", "1"]) == [2, 0]
+        for label, says in ((1.5, "1.5"), (np.nan, ""), (0.0, "0")):
+            with pytest.raises(InputError, match=f"row 1 is '{says}.*', and the classes are 1, 2, 7"):
+                load([1.0, label])
 
 
 def test_the_row_of_a_label_that_is_no_number_is_named(tmp_path):
@@ -197,11 +211,59 @@ def test_pickled_objects_are_refused_without_advice_to_load_them(tmp_path):
         trueup.load(path)
 
 
-def test_a_column_can_be_ignored(tmp_path):
-    (tmp_path / "p.csv").write_text("id,logit_0,logit_1,label\nx,1.0,0.5,0\ny,2.0,4.0,1\n")
-    with pytest.raises(InputError, match="unknown column 'id'"):
+@pytest.mark.parametrize(("name", "quoted"), [("id", "id"), ("", "''"), ("my id", "'my id'")])
+def test_a_column_can_be_ignored(tmp_path, name, quoted):
+    (tmp_path / "p.csv").write_text(f"{name},logit_0,logit_1,label\nx,1.0,0.5,0\ny,2.0,4.0,1\n")
+    with pytest.raises(InputError, match=f"unknown column '{name}'; .*--ignore {quoted} leaves it out"):
         trueup.load(tmp_path / "p.csv")
-    assert len(trueup.load(tmp_path / "p.csv", ignore=["id"])) == 2
+    assert len(trueup.load(tmp_path / "p.csv", ignore=[name])) == 2
+
+
+@pytest.mark.parametrize("name", [" a", "b ", "a\nb", "a\rb"])
+def test_a_name_that_a_text_table_does_not_keep_is_not_written_to_one(tmp_path, name):
+    before = Predictions(logits=np.eye(2) * 3, labels=[0, 1], class_names=[name, "c"])
+    for ending in (".csv", ".tsv"):
+        with pytest.raises(InputError, match="a text table does not keep"):
+            before.save(tmp_path / f"p{ending}")
+    before.save(tmp_path / "p.parquet")
+    assert [file.name for file in tmp_path.iterdir()] == ["p.parquet"]
+    after = trueup.load(tmp_path / "p.parquet")
+    assert (after.class_names, after.labels.tolist()) == ((name, "c"), [0, 1])
+
+
+@pytest.mark.parametrize(
+    "text", ["logit_0,logit_1,label\n1,{},0\n", "logit_0,logit_1,label\n1,2,{}\n", "{}\n", "{},label\n1,0\n"]
+)
+def test_no_message_repeats_a_huge_cell(tmp_path, text):
+    (tmp_path / "p.csv").write_text(text.format("x" * 100_000))
+    with pytest.raises(InputError, match="xxx") as caught:
+        trueup.load(tmp_path / "p.csv")
+    assert len(str(caught.value)) < len(str(tmp_path)) + 500
+
+
+@pytest.mark.parametrize("shape", ["(1000000000000, 10)", "(99999999999999999999999, 2)", "(" * 300])
+def test_a_header_may_promise_anything(tmp_path, shape):
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    with zipfile.ZipFile(tmp_path / "p.npz", "w") as file:
+        file.writestr("logits.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        file.writestr("labels.npy", b"")
+    with pytest.raises(InputError, match="not a whole"):
+        trueup.load(tmp_path / "p.npz")
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"class_names": '[["a"], "b"]'}, r"class_names: expected a list of names, got \[\['a'\], 'b'\]"),
+        ({"class_names": '{"a": 1}'}, "class_names: expected a list of names"),
+        ({"class_names": "[" * 100_000}, "not a whole .safetensors"),
+        ({"meta": '{"a":' * 100_000}, "meta: expected"),
+    ],
+)
+def test_what_safetensors_say_beside_their_tensors_is_checked(tmp_path, about, says):
+    save_file({"logits": torch.eye(2) * 3, "labels": torch.arange(2)}, tmp_path / "p.safetensors", metadata=about)
+    with pytest.raises(InputError, match=says):
+        trueup.load(tmp_path / "p.safetensors")
 
 
 class Trap:
@@ -268,6 +330,7 @@ def damaged(tmp_path):
         ("twice the same", "logit_0,logit_0,label\n1,2,0\n", "same name, 'logit_0'"),
         ("a word for a number", "logit_0,logit_1,label\n3,4,0\n1,x,0\n", "line 3, column logit_1: 'x' is no number"),
         ("a short row", "logit_0,logit_1,label\n1,2,0\n1,2\n", "line 3 has 2 cells"),
+        ("only a byte order mark", "\ufeff", "the file is empty"),
         ("only a header", "logit_0,logit_1,label\n", "empty"),
         ("an empty cell", "logit_0,logit_1,label\n1,,0\n", "line 2, column logit_1: ''"),
         ("a NaN", "logit_0,logit_1,label\n1,2,0\n1,nan,0\n", "row 1, class 1 is nan"),
@@ -296,8 +359,6 @@ def test_a_table_cut_between_rows_is_a_shorter_table_and_cut_within_is_refused(t
 
 
 def test_a_future_format_is_refused(tmp_path):
-    from safetensors.torch import save_file
-
     tensors = {"logits": torch.eye(3) * 2, "labels": torch.arange(3)}
     save_file(tensors, tmp_path / "p.safetensors", metadata={"format": "trueup-predictions", "version": "99"})
     with pytest.raises(InputError, match="version '99'"):

@@ -10,10 +10,10 @@ import csv
 import errno
 import json
 import os
+import shlex
 import tempfile
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -26,10 +26,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from trueup import inputs
-from trueup.inputs import InputError
+from trueup.inputs import InputError, brief
 
 FORMAT, VERSION = "trueup-predictions", "1"
-_IGNORE = "--ignore {0} leaves it out, in Python ignore=[{0!r}]"
 _SINGULAR = {"logits": "logit", "probs": "prob", "scores": "score"}
 
 
@@ -131,14 +130,18 @@ def _from_arrays(
     unknown = set(names) - set(given) - {"labels", "class_names", "meta"}
     if unknown:
         raise InputError(
-            f"{path}: unknown array {sorted(unknown)[0]!r}; expected logits or probs, labels, class_names, meta "
-            f"({_IGNORE.format(sorted(unknown)[0])})"
+            f"{path}: unknown array {brief(sorted(unknown)[0])}; expected logits or probs, labels, class_names, meta "
+            f"({_left_out(sorted(unknown)[0])})"
         )
     if len(given) != 1 or "labels" not in names:
         raise InputError(
             f"{path}: expected logits or probs, and labels; it has {', '.join(sorted(names)) or 'nothing'}"
         )
     return given[0], get(given[0]), get("labels")
+
+
+def _left_out(name: str) -> str:
+    return f"--ignore {brief(shlex.quote(name), str)} leaves it out, in Python ignore=[{brief(name)}]"
 
 
 def _read_npz(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
@@ -154,7 +157,7 @@ def _read_npz(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
             )
     except InputError:
         raise
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, NotImplementedError) as error:
+    except Exception as error:  # what NumPy raises depends on what is in the headers
         raise InputError(f"{path}: {_npz_fault(path, error)}") from None
     return Content(given, values, labels, _names(path, names), _meta(path, None if meta is None else str(meta)))
 
@@ -162,7 +165,7 @@ def _read_npz(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
 def _npz_fault(path: Path, error: Exception) -> str:
     """NumPy takes all that it does not know for a pickle, and advises to load it unsafely."""
     if "pickle" not in str(error).lower():
-        return f"not a whole .npz of plain arrays ({error})"
+        return f"not a whole .npz of plain arrays ({error!s:.200})"
     if not zipfile.is_zipfile(path) and path.read_bytes()[:1] != b"\x80":
         return "not an .npz file, nor anything else that NumPy wrote"
     return (
@@ -172,19 +175,22 @@ def _npz_fault(path: Path, error: Exception) -> str:
 
 
 def _names(path: Path, names: Any) -> tuple[str, ...] | None:
-    if names is not None and np.ndim(names) != 1:
-        raise InputError(f"{path}: class_names: expected a list of names")
-    return None if names is None else tuple(map(str, names))
+    if names is None:
+        return None
+    names = names.tolist() if isinstance(names, np.ndarray) else names
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes | int | float) for name in names):
+        raise InputError(f"{path}: class_names: expected a list of names, got {brief(names)}")
+    return tuple(map(str, names))
 
 
 def _meta(path: Path, text: str | None) -> dict[str, Any]:
     """Where the predictions came from, as JSON; none at all is nothing known."""
     try:
         meta = json.loads(text or "{}")
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         meta = None
     if not isinstance(meta, dict):
-        raise InputError(f"{path}: meta: expected the text of a JSON object, got {text!r:.60}")
+        raise InputError(f"{path}: meta: expected the text of a JSON object, got {brief(text)}")
     return meta
 
 
@@ -206,7 +212,7 @@ def _read_safetensors(path: Path, binary: bool, ignore: tuple[str, ...]) -> Cont
                 raise InputError(f"{path}: format version {about.get('version')!r}; this release reads {VERSION}")
             given, values, labels = _from_arrays(path, list(file.keys()), file.get_tensor, ignore)
         names = json.loads(about.get("class_names", "null"))
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole .safetensors file ({error})") from None
     return Content(given, values, labels, _names(path, names), _meta(path, about.get("meta")))
 
@@ -229,12 +235,12 @@ def _columns(
     header = [name for name in header if name not in ignore]
     if "label" not in header:
         raise InputError(
-            f"{path}: no column 'label'; the first line names the columns, and here it is {', '.join(header[:12])!r}"
+            f"{path}: no column 'label'; the first line names the columns, and here it is {brief(', '.join(header))}"
         )
     values = [name for name in header if name != "label"]
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise InputError(f"{path}: two columns have the same name, {twice!r}")
+        raise InputError(f"{path}: two columns have the same name, {brief(twice)}")
     if binary:
         kinds = {single: given for given, single in _SINGULAR.items()}
         if len(values) != 1 or values[0] not in kinds:
@@ -245,8 +251,8 @@ def _columns(
     unknown = [name for name in values if not name.startswith(tuple(prefixes))]
     if unknown:
         raise InputError(
-            f"{path}: unknown column {unknown[0]!r}; expected label and logit_* or prob_* "
-            f"({_IGNORE.format(unknown[0])}; a single score needs --binary, in Python binary=True)"
+            f"{path}: unknown column {brief(unknown[0])}; expected label and logit_* or prob_* "
+            f"({_left_out(unknown[0])}; a single score needs --binary, in Python binary=True)"
         )
     if len(kind) != 1:
         raise InputError(f"{path}: expected columns logit_* or prob_*, one kind of them")
@@ -261,13 +267,17 @@ def _read_text(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            header = [name.strip() for name in next(csv.reader(file, delimiter=delimiter))]
+            header = [name.strip() for name in next(csv.reader(file, delimiter=delimiter), [])]
+        if not any(header):
+            raise InputError(f"{path}: the file is empty, or its first line, which names the columns")
         given, wanted, names = _columns(path, header, binary, ignore)
         values, labels = _parsed(path, delimiter, header, wanted)
     except InputError:
         raise
-    except (ValueError, UnicodeDecodeError, csv.Error, StopIteration, OSError) as error:
-        raise InputError(f"{path}: not a table of numbers ({_fault(path, delimiter, ignore) or error})") from None
+    except (ValueError, UnicodeDecodeError, csv.Error, OSError) as error:
+        raise InputError(
+            f"{path}: not a table of numbers ({_fault(path, delimiter, ignore) or error!s:.200})"
+        ) from None
     return Content(given, values, np.char.strip(labels), names, {})
 
 
@@ -296,7 +306,7 @@ def _fault(path: Path, delimiter: str, ignore: tuple[str, ...]) -> str:
                     return f"line {rows.line_num} has {len(row)} cells, where the first has {len(header)}"
                 for name, cell in zip(header, row, strict=False):
                     if name != "label" and name not in ignore and not inputs.is_number(cell):
-                        return f"line {rows.line_num}, column {name}: {cell!r} is no number"
+                        return f"line {rows.line_num}, column {name}: {brief(cell)} is no number"
     except UnicodeDecodeError:
         return _not_utf8(path)
     except (csv.Error, StopIteration, OSError):
@@ -317,6 +327,12 @@ def _not_utf8(path: Path) -> str:
 def _write_text(path: Path, content: Content) -> None:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     names, labels = _table_names(content)
+    for name in content.class_names or ():
+        if name != name.strip() or "\n" in name or "\r" in name:
+            raise InputError(
+                f"class_names: {brief(name)} begins or ends with a space, or holds a line break, which a text table "
+                "does not keep; save as .npz, .safetensors or .parquet"
+            )
     digits = 9 if content.values.dtype.itemsize <= 4 else 17  # enough to read the same number back
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
@@ -332,8 +348,8 @@ def _read_parquet(path: Path, binary: bool, ignore: tuple[str, ...]) -> Content:
         given, wanted, names = _columns(path, table.column_names, binary, ignore)
         values = np.stack([table.column(name).to_numpy() for name in wanted], axis=1)
         labels = table.column("label").to_numpy()
-        if labels.dtype.kind in "iu" and names and all(name.isdecimal() for name in names):
-            labels = labels.astype(str)  # classes that are named by numbers, as in prob_3 and prob_8
+        if labels.dtype.kind in "iuf" and names:
+            labels = labels.astype(str)  # as in a text table: classes may be named by numbers, as in prob_3 and prob_8
         about = (table.schema.metadata or {}).get(b"trueup", b"").decode()
     except (arrow.ArrowException, OSError, TypeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a whole Parquet file of numbers ({error})") from None

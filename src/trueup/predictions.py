@@ -118,7 +118,7 @@ class Predictions:
                 raise InputError(f'scores: row {row} is {float(s[row]):g}, no probability; logits need kind="logit"')
             both = {"probs": torch.stack([1 - s, s], 1)}
         else:
-            both = {"logits": torch.stack([torch.zeros_like(s), s], 1)}
+            both = {"logits": torch.stack([-s, s], 1) / 2}  # no score makes them look like probabilities
         return cls(**both, labels=labels, class_names=class_names, meta=meta)
 
     def calibrated(self, probs: Array, **meta: Any) -> Predictions:
@@ -171,8 +171,9 @@ def _numbered(labels: Array, names: tuple[str, ...] | None) -> Array:
     if array.dtype.kind not in "USOT":
         return labels
     text = [str(label) for label in array.ravel()]
+    number = {name: k for k, name in enumerate(names or ())}
+    text = [label if label in number else _without_fraction(label) for label in text]
     if names is not None and set(text) <= set(names):
-        number = {name: k for k, name in enumerate(names)}
         return np.array([number[label] for label in text]).reshape(array.shape)
     # Where classes are named by other numbers than their own, a number that is no name is not a position either.
     numbered = names is None or not all(name.isdecimal() for name in names) or names == _counted(len(names))
@@ -180,8 +181,13 @@ def _numbered(labels: Array, names: tuple[str, ...] | None) -> Array:
     if not unknown:
         return np.array([float(label) for label in text]).reshape(array.shape)
     row = next(i for i in unknown if names is None or text[i] not in names)
-    known = "no class names are given" if names is None else f"the classes are {', '.join(names[:20])}"
-    raise InputError(f"labels: row {row} is {text[row]!r}, and {known}")
+    known = "no class names are given" if names is None else f"the classes are {', '.join(names[:20]):.400}"
+    raise InputError(f"labels: row {row} is {inputs.brief(text[row])}, and {known}")
+
+
+def _without_fraction(label: str) -> str:
+    """A whole number as a name has it: 3 for 3.0, what tables make of it where a label is missing; else the same."""
+    return label.removesuffix(".0") if label.endswith(".0") and label[:-2].isdecimal() else label
 
 
 def _counted(classes: int) -> tuple[str, ...]:
