@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import trueup
 from tests import cases
+from trueup.metrics import meter as meters
 
 SAME = ["nll", "brier", "error", "ece", "mce", "classwise_ece"]
 
@@ -44,6 +45,21 @@ def test_adaptive_ece_is_close_where_confidences_crowd_at_one(temperature):
     meter.update(probs.astype(np.float32), labels)
     exact = trueup.adaptive_ece(probs.astype(np.float32), labels)
     assert meter.compute()["adaptive_ece"] == pytest.approx(exact, abs=1e-4)
+
+
+def test_adaptive_ece_is_off_by_at_most_half_of_what_lies_in_cells_that_are_cut():
+    """By much, then, only where most confidences are a few values that share a cell."""
+    rng, worst = np.random.default_rng(0), 0.0
+    for values, n in [([0.6, 0.600001], 1000), *((rng.uniform(0.5, 1, k), 200) for k in (2, 50, 200)), ([0.7], 30)]:
+        confidence = np.sort(rng.choice(values, n)).astype(np.float32)
+        probs, labels = np.stack([confidence, 1 - confidence], 1), (np.arange(n) < n / 2).astype(int)
+        cell = meters._fine_cell(confidence)
+        cut = np.unique(cell[np.minimum(np.arange(1, 15) * n // 15, n - 1)])
+        mixed = [c for c in cut if len(np.unique(confidence[cell == c])) > 1]
+        off = abs(metered(probs, labels, [n]).compute()["adaptive_ece"] - trueup.adaptive_ece(probs, labels))
+        assert off <= np.isin(cell, mixed).mean() / 2 + 1e-5
+        worst = max(worst, off)
+    assert worst > 0.1
 
 
 @given(st.integers(0, 40), st.integers(0, 40))

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 import trueup
 from tests import cases
-from trueup.metrics import resample
+from trueup.metrics import fields, resample
 from trueup.metrics.resample import CALIBRATION_ERRORS, MEANS, Resampler
 
 ERRORS = {metric.__name__: metric for metric in CALIBRATION_ERRORS}
@@ -50,7 +51,11 @@ def test_under_calibration_is_the_mean_over_drawn_labels(name):
 def test_under_calibration_needs_no_labels():
     probs, _ = cases.drawn(400, 6, 2)
     assert trueup.under_calibration(trueup.ece, probs).p is None
-    assert 0 < trueup.under_calibration(trueup.ece, probs).value < 0.1
+    found = trueup.under_calibration(trueup.ece, probs).value
+    assert 0 < found < 0.1
+    tensor = torch.tensor(probs, requires_grad=True)
+    assert trueup.under_calibration(trueup.ece, tensor).value == found
+    assert trueup.under_calibration(trueup.ece, tensor.bfloat16()).value == pytest.approx(found, rel=0.1)
 
 
 @pytest.mark.parametrize("name", [name for name in ERRORS if name != "mce"])
@@ -97,6 +102,15 @@ def test_any_function_of_probabilities_and_labels_can_be_bootstrapped():
     )
 
 
+@pytest.mark.parametrize("classes", [2, 3, 8, 70])
+def test_the_drawn_labels_are_those_of_a_search_in_each_row(classes):
+    rng = np.random.default_rng(classes)
+    rising = np.sort(rng.integers(0, 9, (40, classes)) / 10, axis=1)  # with ties
+    row, bound = rng.integers(0, 40, 500), rng.integers(-1, 10, 500) / 10
+    found = fields._at_most(rising, row, bound)
+    assert found.tolist() == [np.searchsorted(rising[r], b, "right") for r, b in zip(row, bound, strict=True)]
+
+
 def test_a_seed_decides_everything():
     predictions = cases.drawn(500, 4, 0)
     first, again, other = (trueup.bootstrap(trueup.ece, *predictions, seed=seed) for seed in (1, 1, 2))
@@ -129,10 +143,49 @@ def test_what_a_metric_is_on_the_samples_is_computed_once():
     assert len(calls) == 6
 
 
-def test_a_pair_needs_the_same_rows():
+def test_a_pair_needs_the_same_rows_and_classes():
     probs, labels = cases.drawn(50, 4, 0)
-    with pytest.raises(trueup.InputError, match="49"):
-        trueup.bootstrap(trueup.ece, probs, labels, trueup.score(probs[:49], labels[:49]))
+    for other, says in (
+        (trueup.score(probs[:49], labels[:49]), "other: 49 rows of 4 classes, where probs has 50 rows of 4"),
+        (cases.drawn(50, 5, 0)[0], "other: 50 rows of 5 classes, where probs has 50 rows of 4"),
+        (probs * 1.5, "other: row 0 sums to 1.5"),
+    ):
+        with pytest.raises(trueup.InputError, match=says):
+            trueup.bootstrap(trueup.ece, probs, labels, other)
+
+
+@pytest.mark.parametrize("metric", ["ece", trueup.confident_share, trueup.metrics.brier_decomposition, lambda *_: None])
+def test_a_metric_is_a_function_that_gives_one_number(metric):
+    probs, labels = cases.drawn(50, 4, 0)
+    for call in (
+        lambda: trueup.bootstrap(metric, probs, labels, resamples=5),
+        lambda: trueup.bootstrap(metric, probs, labels, probs, resamples=5),
+        lambda: trueup.under_calibration(metric, probs, labels, resamples=5),
+        lambda: trueup.under_calibration(metric, probs, resamples=5),
+    ):
+        with pytest.raises(trueup.InputError, match="metric: expected"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "setting", [{"level": 95}, {"level": -1}, {"level": float("nan")}, {"level": "x"}, {"seed": -1}]
+)
+def test_settings_of_the_bootstrap_are_checked(setting):
+    with pytest.raises(trueup.InputError, match=next(iter(setting))):
+        trueup.bootstrap(trueup.ece, *cases.drawn(50, 4, 0), **setting)
+
+
+@pytest.mark.parametrize("name", [*trueup.METRICS, "overconfidence"])
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("wrong", [0, 1, 2499, 2500])
+def test_an_interval_ends_where_the_metric_does(name, classes, wrong):
+    """2500 rows are resampled in 2000 groups, 500 of which hold two."""
+    probs = np.full((2500, classes), 1e-6)
+    probs[:, 0] = 1 - (classes - 1) * 1e-6
+    found = trueup.bootstrap(getattr(trueup, name), probs, np.arange(2500) < wrong, resamples=60)
+    low, high = {"nll": (0, np.inf), "brier": (0, 2), "overconfidence": (-1, 1)}.get(name, (0, 1))
+    high = 2 / classes if name == "classwise_ece" else high
+    assert low - 1e-12 <= found.low <= found.value <= found.high <= high + 1e-12
 
 
 POPULATION = 4000

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from trueup import inputs
 from trueup.inputs import Array, InputError, count
 from trueup.metrics import fields
 from trueup.metrics.binned import adaptive_ece, classwise_ece, debiased_ece, ece, mce
@@ -71,15 +72,15 @@ def bootstrap(
 
     Any function of (probs, labels) will do; those of this package are computed from sums, all resamples at once.
     """
+    inputs.between_0_and_1(level, "level")
     first = Resampler(score(probs, labels), resamples, seed, bins)
     if other is None:
         return first.interval(metric, level)
-    second = Resampler(score(other, first.scores.labels if labels is None else labels), resamples, seed, bins)
-    if len(first.scores) != len(second.scores):
-        raise InputError(
-            f"other: {len(second.scores)} rows, where probs has {len(first.scores)}; a pair needs the same rows"
-        )
-    return first.difference(second, metric, level)
+    shape, theirs = first.scores.probs.shape, _probs_of(other, "other").shape
+    if theirs != shape:
+        told = "{} rows of {} classes".format
+        raise InputError(f"other: {told(*theirs)}, where probs has {told(*shape)}; a pair needs the same of both")
+    return first.difference(Resampler(score(other, first.scores.labels, "other"), resamples, seed, bins), metric, level)
 
 
 def under_calibration(
@@ -93,10 +94,14 @@ def under_calibration(
 ) -> UnderCalibration:
     """What a perfectly calibrated model with these probabilities would show, and, with labels, the p-value."""
     if labels is None and not isinstance(probs, Scores):
-        p = np.asarray(probs)
-        placeholder = Resampler(score(probs, np.zeros(len(p), np.int64)), resamples, seed, bins)
+        p = inputs.matrix(probs, "probs")
+        placeholder = Resampler(score(p, p.new_zeros(len(p), dtype=torch.int64)), resamples, seed, bins)
         return UnderCalibration(float(placeholder.calibrated(metric).mean()), None)
     return Resampler(score(probs, labels), resamples, seed, bins).test(metric)
+
+
+def _probs_of(probs: Array | Scores, name: str) -> torch.Tensor:
+    return probs.probs if isinstance(probs, Scores) else inputs.matrix(probs, name)
 
 
 def _once(method: Callable[[Resampler, Callable[..., float]], Answer]) -> Callable[..., Answer]:
@@ -123,6 +128,7 @@ class Resampler:
 
     def __post_init__(self) -> None:
         count(self.resamples, "resamples")
+        count(self.seed, "seed", least=0)
         count(self.bins, "bins")
 
     @cached_property
@@ -175,27 +181,7 @@ class Resampler:
     @cached_property
     def _calibrated_class_sums(self) -> np.ndarray:
         """(resamples, K * bins): forecast less observed, with labels drawn from the probabilities."""
-        field, s = self._class_field, self.scores
-        size, n = s.classes * self.bins, len(s)
-        p = s.probs.cpu().numpy()
-        top = p.argmax(1)
-        top_cell = field.cell[np.arange(n), top]
-        cumulative = np.cumsum(np.where(np.arange(s.classes) == top[:, None], 0, p), axis=1, dtype=np.float64)
-        miss = cumulative[:, -1].copy()
-        cumulative += np.arange(n)[:, None] * 2.0  # one rising sequence, so that one search serves all rows
-        flat = cumulative.ravel()
-        all_right = np.bincount(top_cell, minlength=size)
-        rng = _rng(self.seed, "labels")
-        sums = np.empty((self.resamples, size))
-        for r in range(self.resamples):
-            u = rng.random(n)
-            row = np.flatnonzero(u < miss)  # here the label is not the most probable class
-            drawn = np.searchsorted(flat, u[row] + 2.0 * row, "right") - row * s.classes
-            drawn = np.minimum(drawn, s.classes - 1)
-            wins = all_right - np.bincount(top_cell[row], minlength=size)
-            wins += np.bincount(field.cell[row, drawn], minlength=size)
-            sums[r] = field.forecast - wins / n
-        return sums
+        return fields.drawn_class_sums(self._class_field, self.scores, self.resamples, _rng(self.seed, "labels"))
 
     @cached_property
     def _class_noise(self) -> tuple[np.ndarray, np.ndarray]:
@@ -256,7 +242,8 @@ class Resampler:
             inversion = self._inversion(metric)
             tail = (1 - level) / 2
             low = 0.0 if (self.test(metric).p or 0.0) > tail else inversion.true_error(tail)
-            return _containing(value, low, min(inversion.true_error(1 - tail), 1.0))  # no error is larger
+            largest = 2 / self.scores.classes if metric is classwise_ece else 1.0
+            return _containing(value, low, min(inversion.true_error(1 - tail), largest))
         draws = self._resampled(metric)
         return _containing(value, *_quantiles(draws - (draws.mean() - value), level))
 
@@ -327,11 +314,19 @@ class Resampler:
 
     def _call(self, metric: Callable[..., float], *arguments: object) -> float:
         binned = metric in CALIBRATION_ERRORS and metric is not smooth_ece
-        return metric(*arguments, bins=self.bins) if binned else metric(*arguments)
+        if not callable(metric):
+            raise InputError(f"metric: expected a function of (probs, labels), got {inputs.brief(metric)}")
+        found = metric(*arguments, bins=self.bins) if binned else metric(*arguments)
+        if isinstance(found, str | None) or np.ndim(found) > 0:
+            name = getattr(metric, "__name__", repr(metric))
+            raise InputError(f"metric: expected one number, and {name} gives {inputs.brief(found)}")
+        return float(found)
 
     def _mean_noise(self, metric: Callable[..., float]) -> np.ndarray:
         values = MEANS[metric](self.scores).astype(np.float64)
-        return self._noise(np.zeros(len(values), np.int64), values - values.mean(), 1)[:, 0]
+        apart = values - values.mean()
+        noise = self._noise(np.zeros(len(apart), np.int64), apart, 1)[:, 0]
+        return noise.clip(apart.min(), apart.max())  # groups of unequal size can miss that no mean is beyond these
 
     @_once
     def _inversion(self, metric: Callable[..., float]) -> Inversion:
@@ -352,7 +347,7 @@ class Resampler:
         """(resamples,) any metric on resampled rows, one call each."""
         rng, s = _rng(self.seed, "rows"), self.scores
         draws = (rng.integers(0, len(s), len(s)) for _ in range(self.resamples))
-        return np.array([metric(s.probs[rows], s.labels[rows]) for rows in draws])
+        return np.array([self._call(metric, s.probs[rows], s.labels[rows]) for rows in draws])
 
     def _drawn_labels(self) -> Iterator[np.ndarray]:
         rng = _rng(self.seed, "labels")

@@ -126,15 +126,18 @@ def top_label(probs: Array | TopLabel, labels: Array | None = None) -> TopLabel:
     return probs if isinstance(probs, TopLabel) else score(probs, labels)
 
 
-def score(probs: Array | Scores, labels: Array | None = None) -> Scores:
-    """Checks ``probs`` (N, K) and ``labels`` (N,) and takes the per-sample values, in one pass over the memory."""
+def score(probs: Array | Scores, labels: Array | None = None, name: str = "probs") -> Scores:
+    """Checks ``probs`` (N, K) and ``labels`` (N,) and takes the per-sample values, in one pass over the memory.
+
+    Messages call the probabilities by this ``name``.
+    """
     if isinstance(probs, Scores):
         return probs
     if labels is None:
         raise InputError("labels: missing; a metric takes (probs, labels)")
-    p = inputs.matrix(probs, "probs")
+    p = inputs.matrix(probs, name)
     y = inputs.labels(labels, p)
-    confidence = inputs.confidences(p)
+    confidence = inputs.confidences(p, name)
     dtype = confidence.dtype
     true = p.gather(1, y[:, None])[:, 0].to(dtype)
     correct = _is_first_maximum(p, y, true, confidence, confidence)
