@@ -52,8 +52,34 @@ def test_no_resamples_means_no_intervals():
 
 
 def test_too_few_resamples_for_a_p_value_give_no_verdict():
-    assert trueup.audit(made("over-confident"), resamples=18).verdict().startswith("No verdict: 18 resamples")
-    assert trueup.audit(made("over-confident"), resamples=19).verdict().startswith("Over-confident")
+    few = trueup.audit(made("over-confident"), resamples=38).verdict()
+    assert few == "No verdict: 38 resamples are too few for one; ask for 39 or more, or for none."
+    assert trueup.audit(made("over-confident"), resamples=39).verdict().startswith("Over-confident")
+
+
+@pytest.mark.parametrize("labels", [[2], [2, 2], [2, 2, 2], [2, 2, 2, 0], [2, 2, 2, 0, 0]])
+def test_a_verdict_says_what_was_found_and_not_what_is_true(labels):
+    """The predicted class could well be wrong as often, but not for the class that was all but ruled out."""
+    probs = [[0.6, 0.3995, 0.0005]] * len(labels)
+    found = trueup.audit(trueup.Predictions(probs=probs, labels=labels))
+    assert found.metrics["ece"].p > 0.025 >= found.metrics["classwise_ece"].p
+    assert re.fullmatch(
+        r"ECE finds no miscalibration \([\d.]+ %, where a calibrated model would show [\d.]+ %\), "
+        r"classwise ECE does: [\d.]+ %, where a calibrated model would show [\d.]+ %\.",
+        found.verdict(),
+    )
+
+
+def test_both_tests_of_a_verdict_have_the_same_limit():
+    found = trueup.audit(made("calibrated"), resamples=100)
+
+    def told(**p):
+        metrics = {name: replace(found.metrics[name], p=p.get(name, 0.5)) for name in found.metrics}
+        return replace(found, metrics=metrics).verdict()
+
+    assert told(ece=0.026, classwise_ece=0.026).startswith("No miscalibration")
+    assert told(ece=0.026, classwise_ece=0.025).startswith("ECE finds no")
+    assert not told(ece=0.025).startswith(("No", "ECE"))
 
 
 def test_an_interval_that_ends_at_the_value_is_explained():
@@ -72,9 +98,13 @@ def test_a_new_metric_needs_an_entry_in_metrics_alone(monkeypatch):
     assert f"mean confidence {found.metrics['mean_confidence'].value:.4f}" in re.sub(r"\s+", " ", str(found))
 
 
-def test_a_seed_is_a_whole_number_from_0():
+@pytest.mark.parametrize("resamples", [0, 5])
+def test_a_seed_is_a_whole_number_from_0_and_a_level_a_share(resamples):
     with pytest.raises(trueup.InputError, match="seed"):
-        trueup.audit(made(), seed=-1)
+        trueup.audit(made(), seed=-1, resamples=resamples)
+    for level in (0, 1, 95, -1, float("nan"), "x"):
+        with pytest.raises(trueup.InputError, match="level: expected a number between 0 and 1"):
+            trueup.audit(made(), level=level, resamples=resamples)
 
 
 def test_logits_are_audited_without_underflow():

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Group
 
 from trueup import tables
-from trueup.inputs import InputError, count
+from trueup.inputs import InputError, between_0_and_1, count
 from trueup.metrics import METRICS, Interval, Scores, brier_decomposition, confident_share, overconfidence
 from trueup.metrics.resample import CALIBRATION_ERRORS, Resampler
 from trueup.metrics.scores import score, score_logits
@@ -55,16 +55,17 @@ class Audit:
     def verdict(self) -> str:
         """The finding in a sentence."""
         ece = self.metrics["ece"]
-        if self.resamples and 1 / (1 + self.resamples) > 0.05:  # the least p that so many can give
-            return f"No verdict: {self.resamples} resamples are too few for one; ask for 19 or more, or for none."
+        if self.resamples and 1 / (1 + self.resamples) > _SIGNIFICANT:  # the least p that so many can give
+            enough = round(1 / _SIGNIFICANT) - 1
+            return f"No verdict: {self.resamples} resamples are too few for one; ask for {enough} or more, or for none."
         by_class = self.metrics["classwise_ece"]
-        if ece.p is not None and ece.p > 0.05:
-            if by_class.p is not None and by_class.p <= 0.05 / 2:  # a second test is a second chance to be wrong
+        if ece.p is not None and ece.p > _SIGNIFICANT:
+            if by_class.p is not None and by_class.p <= _SIGNIFICANT:
                 return (
-                    f"The predicted class has true confidence ({_beside_calibrated('ECE', ece)}), the classes one by "
-                    f"one do not: {_beside_calibrated('classwise ECE', by_class)}."
+                    f"ECE finds no miscalibration ({_beside_calibrated(ece)}), "
+                    f"classwise ECE does: {_beside_calibrated(by_class)}."
                 )
-            return f"No miscalibration found: {_beside_calibrated('ECE', ece)}."
+            return f"No miscalibration found: ECE {_beside_calibrated(ece)}."
         return self._confidence() + self._more_by_class()
 
     def _confidence(self) -> str:
@@ -150,11 +151,13 @@ class Audit:
     __repr__ = __str__
 
 
-def _beside_calibrated(name: str, measure: Measure) -> str:
+def _beside_calibrated(measure: Measure) -> str:
     expected = 100 * (measure.calibrated or 0)
-    return f"{name} {100 * measure.value:.2f} %, where a calibrated model would show {expected:.2f} %"
+    return f"{100 * measure.value:.2f} %, where a calibrated model would show {expected:.2f} %"
 
 
+_SIGNIFICANT = 0.05 / 2
+"""The largest p with which a verdict finds miscalibration: it looks at two tests, which share an error of 5 %."""
 _AT_THE_VALUE = (
     "An interval that ends at its value: noise adds to a calibration error, and the upper limit, corrected for that, "
     "came out lower, but the interval always contains the value."
@@ -173,7 +176,7 @@ def audit(
 ) -> Audit:
     """Every metric of the predictions; ``resamples=0`` leaves out the intervals."""
     count(resamples, "resamples", least=0)
-    count(seed, "seed", least=0)
+    between_0_and_1(level, "level")
     s = scores_of(predictions)
     resampler = Resampler(s, max(resamples, 1), seed, bins)
     metrics = {}
