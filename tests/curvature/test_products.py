@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.curvature.cases import NETS, case, written_out
 from trueup import losses
-from trueup.curvature import curvature, layer_traces, spectral_density, top_eigenvalues, trace
+from trueup.curvature import HessianTrace, curvature, layer_traces, spectral_density, top_eigenvalues, trace
 from trueup.inputs import InputError
 
 pytestmark = pytest.mark.filterwarnings(
@@ -63,6 +63,20 @@ def test_how_samples_are_cut_into_batches_and_how_many_vectors_go_at_once_does_n
         for size in (7, 29):
             cut = curvature(model, loss, list(zip(x.split(size), y.split(size), strict=True)), vectors_at_once=2)
             torch.testing.assert_close(cut @ v, whole, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "loss", [losses.CrossEntropy(weight=[1.0, 0.5, 2.0, 3.0]), losses.CrossEntropy(ignore_index=1)]
+)
+def test_how_samples_are_cut_does_not_matter_for_the_fisher_matrix(loss):
+    model, data = case("mlp")
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    keep = y != loss.ignore_index
+    true = written_out(model, CE, [(x[keep], y[keep])], "fisher")
+    for size in (30, 7):
+        cut = list(zip(x.split(size), y.split(size), strict=True))
+        made = curvature(model, loss, cut, matrix="fisher", vectors_at_once=50)
+        torch.testing.assert_close(made @ torch.eye(made.size), true, rtol=1e-9, atol=1e-11)
 
 
 def test_float32_agrees_with_float64():
@@ -127,6 +141,17 @@ def nan():
     return net
 
 
+def frozen_nan():
+    net = nn.Linear(5, 4)
+    net.weight.requires_grad_(False)[0, 0] = torch.nan
+    return net
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
+
+
 BATCH = [(torch.zeros(3, 5), torch.tensor([0, 1, 2]))]
 CE = losses.CrossEntropy()
 
@@ -167,6 +192,13 @@ BAD = [
     ),
     (nn.Linear(5, 4), lambda z, y: z.sum(1), BATCH, "expected one number"),
     (nn.Linear(5, 4), norm, BATCH, "not twice differentiable"),
+    (nn.Linear(5, 4), CE, None, "data: expected batches .* got a NoneType"),
+    (nn.Linear(5, 4), CE, [*BATCH, (torch.zeros(3, 2), BATCH[0][1])], r"cannot take a batch of shape \(3, 2\)"),
+    (nn.Linear(5, 4), losses.CrossEntropy(weight=[1.0, 2.0]), BATCH, "2 class weights, and a label is 2"),
+    (nn.Linear(5, 4), CE + HessianTrace(0.1), BATCH, "its penalty on the model"),
+    (nn.Linear(5, 4), lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum"), BATCH * 2, "it sums over"),
+    (Pair(5, 4), CE, BATCH, "model: it returns a tuple"),
+    (frozen_nan(), CE, BATCH, "parameter weight holds NaN"),
     (nn.Linear(5, 4), lambda z, y: Once.apply(z), BATCH, "no derivative here|cannot be differentiated twice"),
 ]
 
@@ -203,6 +235,18 @@ def test_names_and_shapes_are_checked():
     net = nn.Linear(5, 4)
     with pytest.raises(InputError, match=r"the model has no 'head'; it has weight, bias"):
         curvature(net, CE, BATCH, parameters=["head"])
+    for named, says in (
+        ([], "parameters: the list is empty"),
+        ("weight", r"expected a list of names, as in \['weight'\]"),
+    ):
+        with pytest.raises(InputError, match=says):
+            curvature(net, CE, BATCH, parameters=named)
+    with pytest.raises(InputError, match=r"model: expected a torch\.nn\.Module, got a function"):
+        curvature(lambda x: x, CE, BATCH)
+    with pytest.raises(InputError, match=r"'fisher' is that of a softmax over \(N, K\) logits, got \(3, 1\)"):
+        curvature(nn.Linear(5, 1), lambda z, y: z.mean(), BATCH, matrix="fisher")
+    with torch.inference_mode(), pytest.raises(InputError, match="inference mode allows no derivatives"):
+        curvature(net, CE, BATCH)
     with pytest.raises(InputError, match="matrix: expected one of hessian, ggn, fisher"):
         curvature(net, CE, BATCH, matrix="kfac")
     with pytest.raises(InputError, match=r"expected \(24,\) or \(24, m\)"):

@@ -193,6 +193,13 @@ def test_what_it_took_is_told_and_the_seed_settles_it():
     assert short.products <= 60
 
 
+@pytest.mark.parametrize("many", [5, -5])
+def test_layers_need_more_than_a_few_products(many):
+    model, data = case("mlp")
+    with pytest.raises(InputError, match="max_products: expected a whole number of at least 36"):
+        layer_traces(model, losses.CrossEntropy(), data, max_products=many)
+
+
 @pytest.mark.parametrize("net", ["cnn", "batch-norm"])
 def test_the_traces_of_the_layers(net):
     model, data = case(net)

@@ -24,7 +24,9 @@ from torch.func import grad, jvp, vmap
 
 from trueup.curvature.grams import Grams
 from trueup.curvature.krylov import generator_on
-from trueup.curvature.products import Curvature, Problem, finite, measuring, out_of_memory
+from trueup.curvature.modes import measuring
+from trueup.curvature.products import Curvature, Problem, finite, out_of_memory
+from trueup.inputs import InputError
 
 MOST_CLASSES = 40
 """With more, so many backward passes take longer than probes."""
@@ -37,25 +39,27 @@ def gauss_newton_traces(
 ) -> tuple[dict[str, float], int] | None:
     """Tr of each parameter tensor's block of J' H_z J, and the passes it took. For the Fisher matrix likewise.
 
-    None where it cannot be had so: many classes, a loss that couples samples, logits that are not (N, K), or a net that
-    does not take samples one by one.
+    None where it cannot be had so: many classes, a loss or a net that couples samples, logits that are not (N, K), or a
+    net that does not take samples one by one.
     """
     problem, done = made.problem, 0
     total = torch.zeros(len(problem.weights), dtype=torch.float64, device=made.device)
     grams, classes = None, 0
     with measuring(problem.model), torch.no_grad():
         for inputs, labels, share in problem.samples:
-            logits = problem.logits(problem.weights, inputs)
-            if logits.ndim != 2 or logits.shape[1] > MOST_CLASSES:
-                return None
-            classes = logits.shape[1]
             try:
+                logits = problem.logits(problem.weights, inputs)
+                if logits.ndim != 2 or logits.shape[1] > MOST_CLASSES:
+                    return None
+                classes = logits.shape[1]
                 bends = finite(_logit_hessians(problem, logits, labels))
-                if not _apart(problem, logits, labels, bends):
+                if not (_alone(problem, inputs, logits) and _apart(problem, logits, labels, bends)):
                     return None
                 grams = grams or Grams(problem, inputs, classes)
                 total += share * torch.einsum("ntij,nij->t", grams(inputs).double(), bends.double())
-            except RuntimeError as error:
+            except InputError:
+                raise
+            except (RuntimeError, ValueError, IndexError) as error:  # what is wrong the products tell
                 if out_of_memory(error):
                     raise
                 return None
@@ -71,6 +75,13 @@ def _logit_hessians(problem: Problem, logits: Tensor, labels: Tensor) -> Tensor:
     units = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)
     units = units.unsqueeze(1).expand(-1, *logits.shape)
     return vmap(lambda unit: jvp(slopes, (logits,), (unit,))[1])(units).transpose(0, 1)
+
+
+def _alone(problem: Problem, inputs: Tensor, logits: Tensor) -> bool:
+    """Whether samples have the logits alone that they have in their batch: its statistics would couple them."""
+    alone = torch.cat([problem.logits(problem.weights, one) for one in inputs[:2].split(1)])
+    beside, least = logits[:2], max(1e-3, 8 * torch.finfo(logits.dtype).eps)
+    return alone.shape == beside.shape and bool((alone - beside).norm() <= least * beside.norm())
 
 
 def _apart(problem: Problem, logits: Tensor, labels: Tensor, bends: Tensor) -> bool:

@@ -82,7 +82,7 @@ def plain_grams(problem: Problem, inputs: Tensor) -> Tensor:
 
     def of_sample(one: Tensor) -> Tensor:
         slopes: Any = jacrev(lambda weights: problem.logits(weights, one.unsqueeze(0))[0])(problem.weights)
-        rows = [slopes[name].flatten(1) for name in problem.weights]
+        rows = [slopes[name].reshape(len(slopes[name]), -1) for name in problem.weights]
         return torch.stack([row @ row.T for row in rows])
 
     return vmap(of_sample, randomness="same")(inputs)

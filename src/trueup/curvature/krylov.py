@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trueup.inputs import count
+
 
 class Symmetric(Protocol):
     """What the estimators need of a matrix: ``trueup.curvature.Curvature``, or anything like it."""
@@ -25,6 +27,7 @@ class Symmetric(Protocol):
 
 
 def generator_on(device: torch.device, seed: int) -> torch.Generator:
+    count(seed, "seed", 0)
     return torch.Generator(device).manual_seed(seed)
 
 

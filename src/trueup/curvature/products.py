@@ -8,6 +8,7 @@ The model is looked at in eval mode: batch norms use their running statistics, d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vjp, vmap
 
+from trueup.curvature.modes import measuring
+from trueup.curvature.samples import Samples
 from trueup.inputs import InputError, count
 
 Weights = dict[str, Tensor]
@@ -51,8 +54,12 @@ class Problem:
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Of a batch; for the Fisher matrix something that has its second derivative in the logits."""
         if self.fisher:  # diag p - p p' is that of log sum exp, whatever the label
-            sums = logits.logsumexp(1)
-            return sums.sum() if self.samples.reduction == "sum" else sums.mean()
+            sums, used = logits.logsumexp(1), self.samples.used(labels)
+            if used is not None:
+                sums = torch.where(used, sums, 0.0)
+            if self.samples.reduction == "sum":
+                return sums.sum()
+            return sums.mean() if used is None else sums.sum() / used.sum()
         value = self.criterion(logits, labels)
         if value.ndim:
             raise InputError(f"loss: expected one number for a batch, got shape {tuple(value.shape)}")
@@ -94,9 +101,14 @@ def curvature(
     """The ``hessian``, ``ggn`` or ``fisher`` matrix of ``loss`` over all batches (inputs, labels) of ``data``.
 
     H is the second derivative of the loss in the weights; the GGN is J' H_z J, with J the derivative of the logits and
-    H_z the second derivative of the loss in them; the Fisher matrix is J' (diag p - p p') J, whatever the loss.
+    H_z the second derivative of the loss in them; the Fisher matrix is J' (diag p - p p') J, whatever the loss (of its
+    settings ``ignore_index`` and ``reduction`` count, class weights do not).
     ``data`` is read once a product. A loss with ``reduction="mean"`` is averaged over all samples (with the weights it
-    gives them), one with "sum" summed. ``parameters`` names some of the model's; without it all that require gradients.
+    gives them), one with "sum" summed; a function without ``reduction`` has to be the mean over its batch.
+    ``parameters`` names some of the model's; without it all that require gradients.
+
+    Where the net or the loss couples the samples of a batch (batch norm without running statistics, MMCE), the loss is
+    the mean of that of the batches as they are: cut otherwise they have another matrix.
 
     >>> from trueup.losses import CrossEntropy
     >>> batches = [(torch.randn(8, 2), torch.arange(8) % 3)]
@@ -105,30 +117,70 @@ def curvature(
     """
     if matrix not in MATRICES:
         raise InputError(f"matrix: expected one of {', '.join(MATRICES)}, got {matrix!r}")
+    if torch.is_inference_mode_enabled():
+        raise InputError("curvature: inference mode allows no derivatives; call it outside, or under no_grad")
+    if hasattr(loss, "penalty"):
+        raise InputError(
+            "loss: its penalty on the model is no function of logits and labels, and would be left out; "
+            "pass the loss without it"
+        )
     weights = selected(model, parameters)
     at_once = None if vectors_at_once is None else count(vectors_at_once, "vectors_at_once")
-    samples = Samples(data, loss, next(iter(weights.values())))
+    samples = Samples(data, loss, next(iter(weights.values())), by_class=matrix != "fisher")
     problem = Problem(model, weights, loss, samples, matrix == "fisher")
-    _try_out(problem)
+    inputs, labels, _ = next(iter(samples))
+    _try_out(problem, inputs, labels)
     return matrix_of(problem, matrix, at_once)
 
 
-def _try_out(problem: Problem) -> None:
-    """One batch forward: what goes wrong there has nothing to do with derivatives, and is told as it is."""
-    inputs, labels, _ = next(iter(problem.samples))
+def _try_out(problem: Problem, inputs: Tensor, labels: Tensor) -> None:
+    """A batch forward: what goes wrong there has nothing to do with derivatives, and is told as it is."""
     fails = f"model: it cannot take a batch of shape {tuple(inputs.shape)}"
     try:
         with measuring(problem.model), torch.no_grad():
             logits = problem.logits(problem.weights, inputs)
+            _require_logits(logits, problem.fisher)
             fails = f"loss: it cannot take logits of shape {tuple(logits.shape)} with labels of shape "
             fails += f"{tuple(labels.shape)}"
             problem.loss(logits, labels)
+            if _sums(problem, logits, labels):
+                raise InputError(
+                    "loss: it sums over a batch, and what has no reduction is averaged; divide by the number of samples"
+                )
     except InputError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        if isinstance(error, RuntimeError) and out_of_memory(error):
+        if out_of_memory(error):
             raise InputError("data: too little memory for one batch; pass smaller batches") from None
         raise InputError(f"{fails} ({_first_line(error)})") from error
+
+
+def _require_logits(logits: Any, fisher: bool) -> None:
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"model: it returns a {type(logits).__name__}, not a tensor of logits; wrap it in a module that takes "
+            "them out"
+        )
+    if fisher and (logits.ndim < 2 or logits.shape[1] < 2):
+        raise InputError(
+            f"matrix: 'fisher' is that of a softmax over (N, K) logits, got {tuple(logits.shape)}; choose 'ggn'"
+        )
+
+
+def _sums(problem: Problem, logits: Tensor, labels: Tensor) -> bool:
+    """Whether a loss that does not say so sums: for a batch it is the sum of that of its halves, as no mean is.
+
+    With one batch alone the two are the same.
+    """
+    if problem.fisher or hasattr(problem.criterion, "reduction") or min(problem.samples.batches, len(labels)) < 2:
+        return False
+    half = len(labels) // 2
+    whole = float(problem.loss(logits, labels))
+    try:
+        halves = [float(problem.loss(logits[rows], labels[rows])) for rows in (slice(half), slice(half, None))]
+    except (RuntimeError, ValueError, TypeError, IndexError):  # it takes whole batches alone
+        return False
+    return whole != 0 and abs(sum(halves) - whole) <= 1e-3 * abs(whole)
 
 
 def matrix_of(problem: Problem, matrix: str, vectors_at_once: int | None = None) -> Curvature:
@@ -143,7 +195,13 @@ def matrix_of(problem: Problem, matrix: str, vectors_at_once: int | None = None)
         with measuring(problem.model):
             for inputs, labels, share in problem.samples:
                 product = _of_batch(PRODUCTS[matrix], problem, inputs, labels)
-                at_once = _add_products(total, product, vectors, share, weights, layers, at_once)
+                try:
+                    at_once = _add_products(total, product, vectors, share, weights, layers, at_once)
+                except InputError:
+                    raise
+                except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                    _try_out(problem, inputs, labels)
+                    raise InputError(f"model or loss: {not_differentiable(error)}") from error
         return finite(total)
 
     return Curvature(sum(w.numel() for w in weights.values()), layers, device, rows, matrix, problem)
@@ -206,102 +264,24 @@ PRODUCTS: dict[str, Product] = {
 
 def selected(model: nn.Module, parameters: Iterable[str] | None = None) -> Weights:
     """The named parameters, or all that require gradients; an InputError where there are none, or one is not finite."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
+    if isinstance(parameters, str):
+        raise InputError(f"parameters: expected a list of names, as in [{parameters!r}]")
     known = dict(model.named_parameters())
     names = [name for name, p in known.items() if p.requires_grad] if parameters is None else list(parameters)
     if not names:
-        raise InputError("model: it has no parameters that require gradients")
+        where = "model: it has no parameters that require gradients"
+        raise InputError(where if parameters is None else "parameters: the list is empty; leave it out for all")
     for name in names:
         if name not in known:
             raise InputError(f"parameters: the model has no {name!r}; it has {', '.join(known)}")
         if not bool(torch.isfinite(known[name]).all()):
             raise InputError(f"model: its parameter {name} holds NaN or infinite values")
+    for name, tensor in [*known.items(), *model.named_buffers()]:  # an infinity in those can be a mask
+        if bool(torch.isnan(tensor).any()):
+            raise InputError(f"model: its {'parameter' if name in known else 'buffer'} {name} holds NaN")
     return {name: known[name].detach() for name in names}
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode within; every module is in its own mode again afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def measuring(model: nn.Module) -> Iterator[None]:
-    """In eval mode, and convolutions on a GPU with all digits of float32: TF32, their usual way, has three."""
-    convolution = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
-    usual = convolution.fp32_precision
-    convolution.fp32_precision = "ieee"
-    try:
-        with evaluating(model):
-            yield
-    finally:
-        convolution.fp32_precision = usual
-
-
-class Samples:
-    """The batches with the share that each has in the whole loss; the same samples in every pass, or an InputError."""
-
-    def __init__(self, data: Iterable[Any], loss: Any, like: Tensor) -> None:
-        if isinstance(data, Iterator):
-            raise InputError("data: an iterator can be read once, and every product reads all; pass a list of batches")
-        self.data, self.loss, self.like = data, loss, like
-        self.reduction = getattr(loss, "reduction", "mean")
-        if self.reduction not in ("mean", "sum"):
-            raise InputError(f"loss: its reduction is {self.reduction!r}; curvature needs 'mean' or 'sum'")
-        self.mass, self.seen = 0.0, torch.zeros(3, dtype=torch.float64)
-        for i, (inputs, labels) in enumerate(self._batches()):
-            signature = _signature(inputs, labels)
-            if not bool(torch.isfinite(signature).all()):
-                raise InputError(
-                    f"data: batch {i} (counted from 0) holds NaN or infinite values; leave those samples out"
-                )
-            self.mass += self._mass(labels)
-            self.seen += signature
-        self.many = int(self.seen[0])
-        if not self.many:
-            raise InputError("data: it holds no samples")
-        if not self.mass > 0:
-            raise InputError("data: no sample of it counts; all are ignored, or of classes with weight 0")
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, float]]:
-        seen = torch.zeros_like(self.seen)
-        for inputs, labels in self._batches():
-            seen += _signature(inputs, labels)
-            share = 1.0 if self.reduction == "sum" else self._mass(labels) / self.mass
-            if share > 0:
-                dtype = self.like.dtype if inputs.is_floating_point() else inputs.dtype
-                yield inputs.to(self.like.device, dtype), labels.to(self.like.device), share
-        if not torch.allclose(seen, self.seen, rtol=1e-6, atol=1e-6):
-            raise InputError("data: its samples are not the same in every pass (drawn or augmented anew?); fix them")
-
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.data:
-            if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(x, Tensor) for x in batch)):
-                raise InputError("data: expected batches (inputs, labels) of tensors, as in [(x, y), ...]")
-            if len(batch[0]):
-                yield batch[0], batch[1]
-
-    def _mass(self, labels: Tensor) -> float:
-        """What the mean of a batch is divided by."""
-        if labels.is_floating_point():
-            return float(len(labels))
-        loss = getattr(self.loss, "loss", self.loss)  # of a sum: the loss that has penalties
-        used = labels != getattr(loss, "ignore_index", -100)
-        weight = getattr(loss, "weight", None)
-        if not isinstance(weight, Tensor):
-            return float(used.sum())
-        return float(weight.double().cpu()[labels.cpu()[used.cpu()]].sum())
-
-
-def _signature(inputs: Tensor, labels: Tensor) -> Tensor:
-    """Sums that do not depend on the order of the samples."""
-    scale = inputs.double().abs().sum() / max(1, inputs.numel())
-    return torch.tensor([len(inputs), float(scale) * len(inputs), float(labels.double().sum())], dtype=torch.float64)
 
 
 def _layers(weights: Weights) -> dict[str, slice]:
@@ -339,7 +319,7 @@ def _add_products(
             found = _rows_at_once(product, vectors[some], weights, layers)
         except RuntimeError as error:
             if not out_of_memory(error):
-                raise InputError(f"model or loss: cannot be differentiated twice ({_first_line(error)})") from error
+                raise
             if at_once == 1:
                 raise InputError("data: too little memory for one product with a batch; pass smaller batches") from None
             at_once = max(1, at_once // 2)
@@ -364,8 +344,15 @@ def _rows_at_once(
     return torch.cat([found[name].reshape(len(vectors), -1).double() for name in weights], 1)
 
 
-def out_of_memory(error: RuntimeError) -> bool:
+def out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def not_differentiable(error: Exception) -> str:
+    """What torch says, for a message."""
+    told = _first_line(error)
+    missing = re.search(r"forward AD with (\S+)", told)
+    return f"no forward-mode derivative for {missing[1]}" if missing else f"cannot be differentiated twice ({told})"
 
 
 def _first_line(error: Exception) -> str:

@@ -33,6 +33,7 @@ PILOTS = 6
 that settles when to stop looks better than it is."""
 LEAST_PROBES = 12
 LARGEST_SPACE = 160
+SPACE_OF_LAYERS = 24
 WIDE_AT_ONCE = 16
 """So many probes are float64 at a time; kept, a sign takes one byte of the eight."""
 
@@ -83,6 +84,7 @@ def trace_of(
     """The trace of any symmetric matrix by probes; ``known`` is added, and counts in what ``relative`` refers to."""
     _check(relative, stderr)
     count(max_products, "max_products", BLOCK + PILOTS + LEAST_PROBES)
+    count(seed, "seed", 0)
     space, pilots, probes = Krylov(matrix, BLOCK, LARGEST_SPACE, seed), _Probes(matrix, seed + 1), None
     space.grow()
     variances: list[float] = []
@@ -192,7 +194,8 @@ def layer_traces_of(
 ) -> LayerTraces:
     """The same for a matrix whose layers are known. A product serves all of them: z_l' (A z)_l estimates each."""
     positive(relative, "relative")
-    space = Krylov(matrix, BLOCK, min(24, matrix.size), seed + 1)
+    count(max_products, "max_products", SPACE_OF_LAYERS + LEAST_PROBES)
+    space = Krylov(matrix, BLOCK, min(SPACE_OF_LAYERS, matrix.size), count(seed, "seed", 0) + 1)
     while not space.full and not space.complete:
         space.grow()
     basis = space.rows[: space.size]
