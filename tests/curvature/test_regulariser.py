@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import trueup
@@ -68,6 +69,42 @@ def test_softmax_regression_is_exact_and_needs_no_probe(loss, bias):
     state = torch.random.get_rng_state()
     assert HessianTrace(1.0, loss=loss).penalty(model, x, y).item() == pytest.approx(true, rel=1e-9)
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return 5 * F.linear(F.normalize(x), F.normalize(self.weight))
+
+
+class Thrice(nn.Sequential):
+    def forward(self, x):
+        return 3 * super().forward(x)
+
+
+def hooked():
+    net = nn.Linear(5, 4)
+    net.register_forward_hook(lambda module, inputs, out: out.square())
+    return net
+
+
+@pytest.mark.parametrize("make", [lambda: Cosine(5, 4, bias=False), lambda: Thrice(nn.Linear(5, 4)), hooked])
+def test_what_is_more_than_a_linear_layer_is_not_taken_for_one(make):
+    torch.manual_seed(0)
+    x, y, net = torch.randn(6, 5).double(), torch.arange(6) % 4, make().double()
+    true = float(written_out(net, losses.CrossEntropy(), [(x, y)]).trace())
+    drawn = torch.stack([HessianTrace(1.0).penalty(net, x, y).detach() for _ in range(100)])
+    assert float(drawn.mean()) == pytest.approx(true, abs=3 * float(drawn.std()) / 100**0.5)
+    assert float(drawn.std()) > 0
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("net", [nn.Linear(5, 4), nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 4))])
+def test_labels_that_are_probabilities(net, kind):
+    torch.manual_seed(0)
+    net, x, y = net.double(), torch.randn(6, 5).double(), torch.randn(6, 4).double().softmax(1)
+    true = float(written_out(net, losses.CrossEntropy(), [(x, y)]).trace())
+    drawn = torch.stack([HessianTrace(1.0, kind=kind).penalty(net, x, y).detach() for _ in range(100)])
+    assert float(drawn.mean()) == pytest.approx(true, abs=3 * float(drawn.std()) / 100**0.5)
 
 
 @pytest.mark.parametrize("loss", [losses.CrossEntropy, losses.Brier])

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from trueup.curvature.products import evaluating, selected
+from trueup.curvature.modes import evaluating
+from trueup.curvature.products import not_differentiable, out_of_memory, selected
 from trueup.focal import bend_at, odds, slope_at
 from trueup.inputs import InputError, count
 from trueup.losses.base import reduced, usable
@@ -52,16 +53,23 @@ class HessianTrace(nn.Module):
             raise InputError("model: it has no parameters that require gradients")
         if torch.is_inference_mode_enabled():
             raise InputError("penalty: inference mode allows no derivatives; call it outside, or under no_grad")
-        with evaluating(model), torch.enable_grad():
-            value = self.tau * self._estimate(model, inputs, labels)
+        try:
+            with evaluating(model), torch.enable_grad():
+                value = self.tau * self._estimate(model, inputs, labels)
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            raise InputError(f"penalty: model or loss: {not_differentiable(error)}") from error
         if value.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere looking would cost a wait
             _require_finite(value, model)
         return value if torch.is_grad_enabled() else value.detach()
 
     def _estimate(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         layer = only_layer(model)
-        if layer is not None and closed_form(self.loss):
-            return linear_trace(layer, model(inputs), inputs, labels, self.loss)
+        if layer is not None:
+            logits = model(inputs)
+            if closed_form(self.loss, logits, labels):
+                return linear_trace(layer, logits, inputs, labels, self.loss)
         estimate = hessian_form if self.kind == "hessian" else ggn_form
         return torch.stack([estimate(model, self.loss, inputs, labels) for _ in range(self.probes)]).mean()
 
@@ -96,7 +104,7 @@ def ggn_form(model: nn.Module, loss: Any, inputs: Tensor, labels: Tensor) -> Ten
     weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
     signs = {name: _signs_like(p) for name, p in weights.items()}
     logits, moved, *_ = jvp(lambda w: functional_call(model, w, (inputs,)), (weights,), (signs,))
-    if closed_form(loss):
+    if closed_form(loss, logits, labels):
         own, used = usable(labels, logits, loss.ignore_index)
         return _over_samples(curved(logits, own, moved, gamma_of(loss)), used, loss.reduction)
     slope = torch.autograd.grad(loss(logits, labels), logits, create_graph=True)[0]
@@ -137,17 +145,26 @@ def _over_samples(values: Tensor, used: Tensor | None, reduction: str) -> Tensor
 
 def only_layer(model: nn.Module) -> nn.Linear | None:
     """The linear layer that a model is, but for a flattening before it."""
-    parts = list(model) if isinstance(model, nn.Sequential) else [model]
-    parts = [part for part in parts if not isinstance(part, nn.Flatten | nn.Identity)]
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], nn.Linear) else None
+    if not all(map(_as_it_came, model.modules())):
+        return None
+    parts = list(model) if type(model) is nn.Sequential else [model]
+    parts = [part for part in parts if type(part) not in (nn.Flatten, nn.Identity)]
+    return parts[0] if len(parts) == 1 and type(parts[0]) is nn.Linear else None  # a subclass may do anything
 
 
-def closed_form(loss: nn.Module) -> bool:
-    """Whether the logit Hessian of a loss is that of ``trueup.focal``: one gamma, every sample with the same weight."""
-    plain = isinstance(loss, CrossEntropy) or (
-        isinstance(loss, Focal) and isinstance(loss.gamma, float) and not loss.detach_weight
+def _as_it_came(module: nn.Module) -> bool:
+    """Whether nothing was hung on a module that changes what it does, as weight norm does by a hook."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def closed_form(loss: nn.Module, logits: Tensor, labels: Tensor) -> bool:
+    """Whether the logit Hessian of a loss is that of ``trueup.focal``: one gamma, every sample with the same weight and
+    with one true class."""
+    plain = type(loss) is CrossEntropy or (
+        type(loss) is Focal and isinstance(loss.gamma, float) and not loss.detach_weight
     )
-    return plain and loss.weight is None and loss.reduction in ("mean", "sum")
+    of_classes = logits.ndim == 2 and not labels.is_floating_point()
+    return plain and of_classes and loss.weight is None and loss.reduction in ("mean", "sum")
 
 
 def gamma_of(loss: nn.Module) -> float:
