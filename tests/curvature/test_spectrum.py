@@ -53,6 +53,25 @@ def test_close_eigenvalues_are_not_taken_for_one(seed):
     assert float(found.value[0]) == pytest.approx(1, rel=1e-3)
 
 
+def test_the_next_is_not_taken_for_the_largest():
+    """With a residual of the tolerance alone, 10 of these 200 starts would end at 0.99."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.cat([torch.tensor([1.0, 0.99]), torch.rand(398, generator=generator) * 0.5 - 0.1]).double()
+    matrix = Dense(torch.diag(values))
+    matrix.rows = lambda vectors: vectors * values
+    found = [eigenvalues_of(matrix, seed=seed) for seed in range(200)]
+    assert all(each.converged and abs(float(each.value[0]) - 1) <= 1e-3 for each in found)
+    assert sum(each.products for each in found) < 15 * len(found)
+
+
+def test_the_smallest_of_a_singular_matrix_is_found_soon():
+    model, data = case("cnn", dtype=torch.float32)
+    found = top_eigenvalues(model, losses.CrossEntropy(), data, which="smallest", matrix="ggn")
+    assert found.converged
+    assert found.products < 200
+    assert abs(float(found.value[0])) < 1e-6 * float(top_eigenvalues(model, losses.CrossEntropy(), data).value[0])
+
+
 def test_an_eigenvalue_that_occurs_thrice_is_found_thrice():
     found = eigenvalues_of(with_spectrum([3.0, 3.0, 3.0, 1.0, 0.5] + [0.0] * 40), 4)
     torch.testing.assert_close(found.value, torch.tensor([3.0, 3.0, 3.0, 1.0], dtype=torch.float64), rtol=1e-3, atol=0)
@@ -101,6 +120,9 @@ def test_negative_curvature_is_reported():
         ({"k": 0}, "k: expected a whole number"),
         ({"which": "LA"}, "which: expected one of largest, smallest, magnitude"),
         ({"tolerance": 0}, "tolerance: expected a number above 0"),
+        ({"max_products": 0}, "max_products: expected a whole number"),
+        ({"max_products": "5"}, "max_products: expected a whole number"),
+        ({"seed": "a"}, "seed: expected a whole number"),
         ({"k": 9, "max_products": 8}, "max_products: 8 are too few"),
     ],
 )

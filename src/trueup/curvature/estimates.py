@@ -20,7 +20,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Eigenvalues(Estimate):
-    """k eigenvalues, the wanted end first. Within ``residual`` of each value there is an eigenvalue for certain."""
+    """k eigenvalues, the wanted end first. Within ``residual`` of each value there is an eigenvalue for certain.
+
+    That none lies beyond them is likely, and not certain: see ``top_eigenvalues``.
+    """
 
     value: Tensor
     """(k,) float64."""
