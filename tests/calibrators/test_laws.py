@@ -1,6 +1,7 @@
 """What holds for every calibrator."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_saved_and_loaded_is_the_same(name, tmp_path):
     assert json.loads((tmp_path / "map.json").read_text())["format"] == "trueup-map"
 
 
-@pytest.mark.parametrize("name", [name for name in QUICK if name != "isotonic"])  # its knots are as many as it needs
+@pytest.mark.parametrize("name", QUICK)
 def test_a_state_dict_holds_the_whole_map(name, tmp_path):
     logits, labels = over_confident()
     made, other = SETTINGS[name].fit(logits, labels), SETTINGS[name].fit(logits / 3, labels)
@@ -140,6 +141,47 @@ def test_the_state_of_another_map_is_refused():
         made.load_state_dict(trueup.CALIBRATORS["none"]().fit(logits, labels).state_dict())
     with pytest.raises(trueup.InputError, match="2 classes, where this is a map of kind 'temperature' with 5"):
         made.load_state_dict(trueup.Temperature().fit(*over_confident(300, 2)).state_dict())
+
+
+def stated(content):
+    return torch.frombuffer(bytearray(content.encode()), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("content", ["{}", "nope", "[1]", "[" * 100_000, '{"kind": "linear"}'])
+def test_a_damaged_state_is_refused_and_nothing_is_overwritten(content):
+    logits, labels = over_confident(300)
+    made, other = (SETTINGS["softplus+vector"].fit(z, labels) for z in (logits, logits / 3))
+    before = made(logits)
+    settings = json.loads(bytes(other.state_dict()["maps.1._extra_state"].tolist()))
+    negative = settings | {"values": {"temperature": -2.0}}
+    extra = settings | {"values": settings["values"] | {"forward": 1}}
+    for bad in (content, *(json.dumps(each) for each in (negative, extra))):
+        state = other.state_dict() | {"maps.1._extra_state": stated(bad)}
+        with pytest.raises(trueup.InputError, match="state_dict"):
+            made.load_state_dict(state)
+    for key in ("maps.1.weight", "maps.1._extra_state"):
+        with pytest.raises(trueup.InputError, match="state_dict"):
+            made.load_state_dict({name: value for name, value in other.state_dict().items() if name != key})
+    np.testing.assert_array_equal(made(logits), before)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        made.load_state_dict({})
+
+
+@pytest.mark.parametrize(("name", "other"), [("bias-temperature", "vector"), ("isotonic", "histogram")])
+def test_a_map_takes_the_tables_of_another_of_its_kind(name, other):
+    logits, labels = over_confident(300)
+    made, theirs = SETTINGS[name].fit(logits, labels), SETTINGS[other].fit(logits / 3, labels)
+    made.load_state_dict(theirs.state_dict())
+    np.testing.assert_array_equal(made(logits), theirs(logits))
+    assert made.to_dict() == theirs.to_dict()
+
+
+@pytest.mark.parametrize("name", ["focal-temperature", "bias-temperature", "vector", "matrix", "dirichlet"])
+def test_logits_whose_squares_are_no_numbers_are_refused(name):
+    logits, labels = over_confident(30)
+    logits[3, 1] = -1e200
+    with pytest.raises(trueup.InputError, match=r"logits: row 3 spans 2e\+199"):
+        SETTINGS[name].fit(logits, labels)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -216,13 +258,51 @@ def test_no_unfitted_settings_can_be_called():
             settings.temperature = 3
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"format": "trueup-map", "version": 2}', "not json"])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"format": "trueup-map", "version": 2}', "not json", "[" * 100_000]
+)
 def test_damaged_maps_are_refused(content, tmp_path):
     (tmp_path / "map.json").write_text(content)
     with pytest.raises(trueup.InputError, match=r"map\.json"):
         trueup.load_map(tmp_path / "map.json")
     with pytest.raises(trueup.InputError, match="no such file"):
         trueup.load_map(tmp_path / "nothing.json")
+
+
+IMPOSSIBLE = [
+    *(("temperature", {"temperature": t}, "temperature") for t in (-2, 0, math.nan, 1e9, True, "2", None)),
+    *(("focal-temperature", {"gamma": g}, "gamma") for g in (-1.5, math.nan, math.inf)),
+    *(("softplus", {name: -1.0}, name) for name in ("slope", "rate", "bend")),
+    ("softplus", {"rate": 0.0}, "rate"),
+    ("vector", {"bias": [math.nan, 0, 0, 0, 0]}, "bias"),
+    ("vector", {"weight": [[1, 2], [3]]}, "weight"),
+    ("vector", {"weight": [1.0, 2.0]}, "weight"),
+    ("histogram", {"levels": [[-0.5] * 15] * 5}, "levels"),
+    ("histogram", {"knots": [[0.5, 0.4] * 7] * 5}, "knots"),
+    ("histogram", {"interpolate": "no"}, "interpolate"),
+    ("softplus+vector", {"maps": []}, "maps"),
+    ("softplus+vector", {"maps": 3}, "maps"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "field"), IMPOSSIBLE)
+def test_a_map_with_an_impossible_value_is_refused_by_its_name(name, change, field, tmp_path):
+    content = SETTINGS[name].fit(*over_confident(200)).to_dict()
+    (tmp_path / "map.json").write_text(json.dumps(content | {"values": content["values"] | change}))
+    with pytest.raises(trueup.InputError, match=rf"map\.json: .*{field}"):
+        trueup.load_map(tmp_path / "map.json")
+
+
+@pytest.mark.parametrize("change", [
+    *({"classes": k} for k in (0, -1, 1, 2.5, "five", None)),
+    *({"fit_report": report} for report in (3, "abc", [], {}, {"criterion": 1})),
+    *({"values": values} for values in (3, [1], None)), {"kind": []},
+])  # fmt: skip
+def test_a_map_whose_frame_is_damaged_is_refused(change, tmp_path):
+    content = trueup.Temperature().fit(*over_confident(200)).to_dict()
+    (tmp_path / "map.json").write_text(json.dumps(content | change))
+    with pytest.raises(trueup.InputError, match=rf"map\.json: .*{next(iter(change))}"):
+        trueup.load_map(tmp_path / "map.json")
 
 
 def test_a_map_with_impossible_values_is_refused(tmp_path):

@@ -10,8 +10,9 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,7 @@ Progress = Callable[[float], None]
 
 FORMAT = "trueup-map"
 VERSION = 1
+_SETTINGS = "_extra_state"  # PyTorch's name, in a state_dict, for what get_extra_state gives
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class CalibrationMap(nn.Module):
 
     def __init__(self, classes: int, fit_report: FitReport | None = None) -> None:
         super().__init__()
-        self.classes = classes
+        self.classes = inputs.count(classes, "classes", least=2)
         self.fit_report = fit_report
 
     @abstractmethod
@@ -145,16 +147,40 @@ class CalibrationMap(nn.Module):
         return torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """For ``load_state_dict``; the numbers become those of the other map, which has to be of the same kind."""
-        content = json.loads(bytes(state.tolist()))
+        """For ``load_state_dict``, which has made sure that this describes a map of this kind."""
+        content = _decoded(state, _SETTINGS)
+        for name, value in content["values"].items():
+            setattr(self, name, value)
+        self.fit_report = _python_report(content["fit_report"])
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """The numbers become those of the other map, which has to be of the same kind; its tables may be longer.
+
+        Nothing is overwritten before the other map, with all the steps of a chain, is known to be sound.
+        """
+        if prefix + _SETTINGS in state_dict:
+            other = self._of_state(state_dict, prefix)
+            for name, buffer in other.named_buffers(recurse=False):
+                if buffer.shape != getattr(self, name).shape:
+                    setattr(self, name, getattr(self, name).new_empty(buffer.shape))
+        elif any(key.startswith(tuple(prefix + name for name in self.values())) for key in state_dict):
+            raise InputError(f"state_dict: no {prefix + _SETTINGS!r}, where its other numbers are")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _of_state(self, state: Mapping[str, Any], prefix: str) -> CalibrationMap:
+        """The map of this kind that a state_dict holds under ``prefix``, made anew and so checked."""
+        content = _decoded(state.get(prefix + _SETTINGS), prefix + _SETTINGS)
         theirs, mine = (content["kind"], content["classes"]), (self.kind, self.classes)
         if theirs != mine:
             told = "a map of kind {!r} with {} classes"
             raise InputError(f"state_dict: {told.format(*theirs)}, where this is {told.format(*mine)}")
-        for name, value in content["values"].items():
-            setattr(self, name, value)
-        report = content["fit_report"]
-        self.fit_report = FitReport(**_python_report(report)) if report else None
+        values = dict(content["values"])
+        for name, value in self.values().items():
+            if isinstance(value, Tensor):
+                values[name] = state.get(prefix + name)
+            elif isinstance(value, list):
+                values[name] = [step._of_state(state, f"{prefix}{name}.{i}.") for i, step in enumerate(value)]
+        return _made(type(self), content, values, "state_dict")
 
     def extra_repr(self) -> str:
         numbers = (f"{name}={value:.6g}" for name, value in self.values().items() if isinstance(value, float))
@@ -184,18 +210,52 @@ def map_from_dict(content: dict[str, Any], kinds: dict[str, type[CalibrationMap]
         raise InputError(f"{where}: not a calibration map (no format {FORMAT!r})")
     if content.get("version") != VERSION:
         raise InputError(f"{where}: format version {content.get('version')!r}; this release reads version {VERSION}")
-    if content.get("kind") not in kinds:
-        raise InputError(f"{where}: unknown kind of map {content.get('kind')!r}; known: {', '.join(sorted(kinds))}")
+    kind, values = content.get("kind"), content.get("values")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InputError(f"{where}: unknown kind of map {kind!r}; known: {', '.join(sorted(kinds))}")
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: damaged calibration map (values: expected numbers by name, got {values!r})")
+    if isinstance(values.get("maps"), list):
+        values = values | {"maps": [map_from_dict(step, kinds, where) for step in values["maps"]]}
+    return _made(kinds[kind], content, values, where)
+
+
+def _made(kind: type[CalibrationMap], content: Mapping[str, Any], values: dict[str, Any], where: str) -> CalibrationMap:
+    """The map of these values, which its constructor checks."""
     try:
-        values = dict(content["values"])
-        if "maps" in values:
-            values["maps"] = [map_from_dict(step, kinds, where) for step in values["maps"]]
-        made = kinds[content["kind"]](classes=int(content["classes"]), **values)
-        report = content.get("fit_report")
-        made.fit_report = FitReport(**_python_report(report)) if report else None
-    except (TypeError, KeyError, ValueError, RuntimeError) as error:
+        report = _python_report(content.get("fit_report"))
+        return kind(**values | {"classes": content.get("classes"), "fit_report": report})
+    except (InputError, TypeError) as error:  # a value that is missing, or one that no such map has, is a TypeError
         raise InputError(f"{where}: damaged calibration map ({error})") from None
-    return made
+
+
+def bounded(value: Any, name: str, low: float, high: float = math.inf) -> float:
+    """A finite number from ``low`` to ``high``; what rounding put beside an end is set on it."""
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not (number and low - 1e-9 * abs(low) <= value <= high * (1 + 1e-9)):
+        limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+        raise InputError(f"{name}: expected a finite number {limits}, got {value!r}")
+    return min(max(float(value), low), high)
+
+
+def table(value: Any, name: str) -> Tensor:
+    """Finite float64 numbers, as a tensor of their own."""
+    x = inputs.as_tensor(value, name).to(torch.float64, copy=True)
+    if not bool(torch.isfinite(x).all()):
+        raise InputError(f"{name}: holds {float(x[~torch.isfinite(x)][0])}; every entry has to be a finite number")
+    return x
+
+
+def _decoded(state: Any, name: str) -> dict[str, Any]:
+    """What ``get_extra_state`` wrote, by its names."""
+    try:
+        content = json.loads(bytes(state.tolist()))
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        content = None
+    names = ("kind", "classes", "values", "fit_report")
+    if not isinstance(content, dict) or set(content) != set(names) or not isinstance(content["values"], dict):
+        raise InputError(f"state_dict: {name!r} is damaged; expected {', '.join(names)} as bytes of JSON")
+    return content
 
 
 def _plain(value: Any) -> Any:
@@ -211,5 +271,16 @@ def _json_report(report: FitReport) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(report).items()}
 
 
-def _python_report(report: dict[str, Any]) -> dict[str, Any]:
-    return {k: math.inf if v is None else v for k, v in report.items()}
+def _python_report(content: Any) -> FitReport | None:
+    if content is None:
+        return None
+    if not isinstance(content, dict):
+        raise InputError(f"fit_report: expected its fields by name, got {content!r}")
+    for field in fields(FitReport):
+        value = content.get(field.name, field.default)
+        if type(value) not in _JSON_TYPES[str(field.type)]:
+            raise InputError(f"fit_report: {field.name} is {value!r}, where a {field.type} is expected")
+    return FitReport(**{k: math.inf if v is None else v for k, v in content.items()})
+
+
+_JSON_TYPES = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int, type(None))}

@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
+from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of, table
 from trueup.inputs import InputError, count
 from trueup.metrics.bins import edges, equal_width
 
@@ -32,12 +32,18 @@ class TableMap(CalibrationMap):
         self, classes: int, knots: Any, levels: Any, interpolate: bool, fit_report: FitReport | None = None
     ) -> None:
         super().__init__(classes, fit_report)
-        self.interpolate = bool(interpolate)
-        self.register_buffer("knots", torch.as_tensor(knots, dtype=torch.float64))
-        self.register_buffer("levels", torch.as_tensor(levels, dtype=torch.float64))
+        if not isinstance(interpolate, bool):
+            raise InputError(f"interpolate: expected true or false, got {interpolate!r}")
+        self.interpolate = interpolate
+        self.register_buffer("knots", table(knots, "knots"))
+        self.register_buffer("levels", table(levels, "levels"))
         wanted = self.knots.shape[1] + (not self.interpolate) if self.knots.ndim == 2 else -1
         if self.levels.shape != (classes, wanted) or len(self.knots) != classes:
             raise InputError(f"knots {tuple(self.knots.shape)} and levels {tuple(self.levels.shape)} do not fit")
+        if bool((self.knots.diff(dim=1) < 0).any()):
+            raise InputError("knots: those of a class have to rise")
+        if not bool((self.levels > 0).all()):
+            raise InputError(f"levels: holds {float(self.levels.min()):g}; every share has to be above 0")
 
     def scores(self, logits: Tensor) -> Tensor:
         p = logits.softmax(-1).transpose(0, 1)

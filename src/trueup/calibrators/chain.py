@@ -20,6 +20,10 @@ class ChainMap(CalibrationMap):
 
     def __init__(self, classes: int, maps: list[CalibrationMap], fit_report: FitReport | None = None) -> None:
         super().__init__(classes, fit_report)
+        if not isinstance(maps, list) or not maps or not all(isinstance(step, CalibrationMap) for step in maps):
+            raise InputError(f"maps: expected the steps of the chain, one at least, got {maps!r}")
+        if {step.classes for step in maps} != {self.classes}:
+            raise InputError(f"maps: for {[step.classes for step in maps]} classes in a chain for {self.classes}")
         self.maps = nn.ModuleList(maps)
 
     @property

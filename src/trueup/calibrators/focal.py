@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from trueup.calibrators import grid, solve
-from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
+from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, bounded, nll_of
 from trueup.focal import checked_gamma, log_h, loss_of_r
-from trueup.inputs import InputError, positive
+from trueup.inputs import InputError
 
 
 class FocalTemperatureMap(CalibrationMap):
@@ -22,8 +22,8 @@ class FocalTemperatureMap(CalibrationMap):
 
     def __init__(self, classes: int, temperature: float, gamma: float, fit_report: FitReport | None = None) -> None:
         super().__init__(classes, fit_report)
-        self.temperature = float(temperature)
-        self.gamma = float(gamma)
+        self.temperature = bounded(temperature, "temperature", solve.LOWEST, solve.HIGHEST)
+        self.gamma = bounded(gamma, "gamma", -1.0)
 
     def scores(self, logits: Tensor) -> Tensor:
         scores = log_h(logits / self.temperature, self.gamma)
@@ -75,7 +75,7 @@ class FocalTemperature(Calibrator):
         if self.gamma is not None:
             checked_gamma(self.gamma)
         if self.temperature is not None:
-            positive(self.temperature, "temperature")
+            bounded(self.temperature, "temperature", solve.LOWEST, solve.HIGHEST)
         if self.gamma is not None and self.temperature is not None:
             raise InputError("focal-temperature: gamma and temperature are both given, so nothing is left to fit")
 

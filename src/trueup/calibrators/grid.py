@@ -46,7 +46,8 @@ def temperature(z: Tensor, y: Tensor, criterion: str, progress: Progress) -> tup
     best = int(table.argmin())
     before = table[int(np.flatnonzero(TEMPERATURES == 1)[0])]
     at_bound = best in (0, len(table) - 1)
-    return float(TEMPERATURES[best]), FitReport(criterion, before, table[best], len(table), True, at_bound)
+    report = FitReport(criterion, float(before), float(table[best]), len(table), True, at_bound)
+    return float(TEMPERATURES[best]), report
 
 
 def focal_temperature(
@@ -82,7 +83,7 @@ def focal_temperature(
         or (gamma is None and column in (0, len(gammas) - 1))
     )
     before = _criterion_table(z, y, criterion, np.array([1.0]), None, lambda _: None)[0, 0]
-    report = FitReport(criterion, before, table[row, column], points, True, at_bound)
+    report = FitReport(criterion, float(before), float(table[row, column]), points, True, at_bound)
     return float(temperatures[row]), float(gammas[column]), report
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trueup import inputs
 from trueup.calibrators import solve
-from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, fold_of, nll_of
+from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, bounded, fold_of, nll_of, table
 from trueup.inputs import InputError, positive
 
 STRENGTHS = (0.25, 1.0, 4.0, 16.0, 64.0)
@@ -35,10 +35,9 @@ class LinearMap(CalibrationMap):
         self, classes: int, temperature: float, weight: Any, bias: Any, fit_report: FitReport | None = None
     ) -> None:
         super().__init__(classes, fit_report)
-        self.temperature = float(temperature)
-        # Clones: what the solver returns are views of one vector, which cannot be saved apart.
-        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64).clone())
-        self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float64).clone())
+        self.temperature = bounded(temperature, "temperature", solve.LOWEST, solve.HIGHEST)
+        self.register_buffer("weight", table(weight, "weight"))
+        self.register_buffer("bias", table(bias, "bias"))
         if self.weight.shape not in ((), (classes,), (classes, classes)) or self.bias.shape != (classes,):
             raise InputError(
                 f"weight {tuple(self.weight.shape)} and bias {tuple(self.bias.shape)} for {classes} classes"
@@ -85,11 +84,16 @@ class _Linear(Calibrator):
             return value, gradient * unit
 
         options = {"maxcor": 20, "maxiter": 1000, "maxfun": 2000, "ftol": 1e-11, "gtol": 1e-6}
-        found = minimize(in_units, start / unit, jac=True, method="L-BFGS-B", options=options)
+        limits = None
+        if self.shared_scale:  # the temperature, which is divided by it, stays in its range
+            ends = scale.value / np.array([solve.HIGHEST, solve.LOWEST]) - 1
+            limits = [tuple(ends / unit[0]), *[(None, None)] * z.shape[1]]
+        found = minimize(in_units, start / unit, jac=True, method="L-BFGS-B", bounds=limits, options=options)
         weight, bias = problem.unpacked(found.x * unit)
         temperature = scale.value
         if self.shared_scale:  # one number for all classes is part of the temperature
-            temperature, weight = temperature / float(weight), torch.ones_like(weight)
+            temperature = min(max(temperature / float(weight), solve.LOWEST), solve.HIGHEST)
+            weight = torch.ones_like(weight)
         made = LinearMap(z.shape[1], temperature, weight, bias)
         made.fit_report = FitReport("nll", nll_of(z, y), nll_of(z, y, made), int(found.nit), bool(found.success))
         return made

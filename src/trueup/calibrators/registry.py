@@ -48,12 +48,12 @@ def calibrator(spec: str) -> Calibrator:
 
 
 def _step(text: str) -> Calibrator:
-    name, _, argument = text.partition(":")
+    name, colon, argument = text.partition(":")
     known = ", ".join("focal-map:GAMMA" if name == "focal-map" else name for name in CALIBRATORS)
     if name not in CALIBRATORS:
         raise InputError(f"unknown calibrator {name!r}; known: {known}; a + chains them, as in softplus+vector")
     if name != "focal-map":
-        if argument:
+        if colon:
             raise InputError(f"calibrator {text!r}: {name} takes no argument")
         return CALIBRATORS[name]()
     if not argument:
@@ -75,6 +75,9 @@ def load_map(path: str | os.PathLike[str]) -> CalibrationMap:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: a folder, not a file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: not a calibration map, which is a JSON file that calibrate --save wrote") from None
-    return map_from_dict(content, MAPS, str(path))
+    try:
+        return map_from_dict(content, MAPS, str(path))
+    except RecursionError:
+        raise InputError(f"{path}: damaged calibration map (chains within chains without an end)") from None

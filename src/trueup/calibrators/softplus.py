@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from trueup.calibrators import solve
-from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
+from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, bounded, nll_of
 
-_LOWER = np.log([solve.LOWEST, 1e-3, 1e-6])
-_UPPER = np.log([solve.HIGHEST, 1e2, 1e6])
+_TAILS, _RATES, _BENDS = (solve.LOWEST, solve.HIGHEST), (1e-3, 1e2), (1e-6, 1e6)
+_LOWER, _UPPER = np.log([_TAILS, _RATES, _BENDS]).T
 _LINEAR_FROM = 20.0
 
 
@@ -31,7 +31,9 @@ class SoftplusMap(CalibrationMap):
         self, classes: int, slope: float, rate: float, bend: float, fit_report: FitReport | None = None
     ) -> None:
         super().__init__(classes, fit_report)
-        self.slope, self.rate, self.bend = float(slope), float(rate), float(bend)
+        self.slope = bounded(slope, "slope", _TAILS[0] / (1 + _BENDS[1]), _TAILS[1])
+        self.rate = bounded(rate, "rate", *_RATES)
+        self.bend = bounded(bend, "bend", 0.0, _BENDS[1])  # 0 is temperature scaling
 
     def scores(self, logits: Tensor) -> Tensor:
         u = -self.rate * logits.log_softmax(-1)
@@ -48,15 +50,18 @@ def _log_mixture(u: Tensor, bend: float) -> Tensor:
 
 
 def family(x: np.ndarray, log_probs: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """g and its derivatives by x = (log s, log a, log v)."""
-    slope, rate, bend = np.exp(x).tolist()
+    """g and its derivatives by x = (log c, log a, log v).
+
+    By the slope c in the tail, which the data tell: along their flat valleys, where a and v rise together, it stays.
+    """
+    tail, rate, bend = np.exp(x).tolist()
     u = log_probs * -rate
     t = _log_mixture(u, bend)
     odds = torch.exp(-u).mul_(bend)
     share = odds / (1 + odds)  # v / (v + exp(u)); 1 - share is the slope of t
-    scale = slope * (1 + bend) / rate
+    scale = tail / rate
     by_rate = (t - u * (1 - share)).mul_(scale)
-    by_bend = (share - bend / (1 + bend)).add_(t, alpha=bend / (1 + bend)).mul_(-scale)
+    by_bend = (share - bend / (1 + bend)).mul_(-scale)
     scores = t.mul_(-scale)
     return scores, [scores.clone(), by_rate, by_bend]
 
@@ -75,18 +80,23 @@ class Softplus(Calibrator):
         plain = solve.temperature_by_nll(z, y)
         log_b = -np.log(plain.value)
         if isinstance(near, SoftplusMap):
-            starts = [np.log([near.slope, near.rate, near.bend])]
+            starts = [_coordinates(near.slope, near.rate, near.bend)]
         else:
-            starts = [np.array([log_b, 0.0, 0.0]) + np.log(start) for start in _STARTS]
+            starts = [np.array([log_b, 0.0, 0.0]) + _coordinates(*start) for start in _STARTS]
         # Its valleys are long and flat where data are few: a ten-thousandth of a sample's NLL is not worth a step.
         found = solve.family_by_nll(family, solve.log_probs(z), y, starts, _LOWER, _UPPER, tolerance=1e-4 / len(z))
         if found.value > plain.nll:  # never worse than the temperature alone, which is the map without a bend
-            found = solve.Minimum(np.array([log_b, 0.0, _LOWER[2]]), plain.nll, plain.iterations, plain.converged)
+            least = np.array([log_b, 0.0, 0.0]) + _coordinates(1.0, 1.0, _BENDS[0])
+            found = solve.Minimum(least, plain.nll, plain.iterations, plain.converged)
         at_bound = bool(((found.x <= _LOWER) | (found.x >= _UPPER)).any())
         report = FitReport("nll", nll_of(z, y), found.value, found.iterations, found.converged, at_bound)
-        slope, rate, bend = np.exp(found.x).tolist()
-        return SoftplusMap(z.shape[1], slope, rate, bend, report)
+        tail, rate, bend = np.exp(found.x).tolist()
+        return SoftplusMap(z.shape[1], tail / (1 + bend), rate, bend, report)
 
 
-_STARTS = ((0.7, 1.0, 1.0), (0.6, 0.4, 5.0), (0.5, 3.0, 30.0))
+def _coordinates(slope: float, rate: float, bend: float) -> np.ndarray:
+    return np.log([slope * (1 + bend), rate, max(bend, _BENDS[0])])
+
+
+_STARTS = ((0.7, 1.0, 1.0), (0.6, 0.4, 5.0), (0.1, 10.0, 10.0))
 """(slope in units of the best 1/T, rate, bend)"""

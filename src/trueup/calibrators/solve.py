@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from trueup import inputs
+from trueup.inputs import InputError
 
 LOWEST, HIGHEST = 1e-6, 1e6
 """The range of every temperature."""
 
+_WIDEST = 1e100  # of a row of logits
 _EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
 _SMALL_ELEMENTS = 1 << 16  # twice what PyTorch gives to one thread at the least
 _LONGEST_STEP = 3.0  # of a logarithm: a factor of twenty
@@ -63,6 +65,10 @@ def temperature_by_nll(z: Tensor, y: Tensor) -> Temperature:
     ends of the range are known before the first step.
     """
     top, mean = _row_top_and_mean(z)
+    spread = top.double() - mean
+    if not float(spread.abs().max()) <= _WIDEST:
+        row = int(spread.abs().argmax())
+        raise InputError(f"logits: row {row} spans {float(spread[row]):.2g}, too far to be squared; are these logits?")
     own = z.gather(1, y[:, None])[:, 0].double() - top.double()
     mean_own = float(own.mean())
     if float((mean - top.double()).mean()) >= mean_own:  # labels no more likely than chance: the smaller b, the better

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from trueup.calibrators import grid, solve
-from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
+from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, bounded, nll_of
 
 
 class IdentityMap(CalibrationMap):
@@ -45,7 +45,7 @@ class TemperatureMap(CalibrationMap):
 
     def __init__(self, classes: int, temperature: float, fit_report: FitReport | None = None) -> None:
         super().__init__(classes, fit_report)
-        self.temperature = float(temperature)
+        self.temperature = bounded(temperature, "temperature", solve.LOWEST, solve.HIGHEST)
 
     def scores(self, logits: Tensor) -> Tensor:
         return logits / self.temperature
