@@ -128,6 +128,7 @@ def test_an_input_error_is_a_value_error():
         (lambda: trueup.calibrator("tempurature"), "unknown calibrator 'tempurature'"),
         (lambda: trueup.calibrator("focal-map"), "training gamma"),
         (lambda: trueup.calibrator("temperature:2"), "no argument"),
+        (lambda: trueup.calibrator("temperature:"), "no argument"),
         (lambda: trueup.Meter(1), "classes"),
         (lambda: trueup.focal_map(bad.LOGITS, -1.01), "gamma"),
     ],

@@ -258,8 +258,12 @@ def test_no_unfitted_settings_can_be_called():
             settings.temperature = 3
 
 
+CHAINS = '{"format": "trueup-map", "version": 1, "kind": "chain", "values": {"maps": ['
+
+
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[1]", '{"format": "trueup-map", "version": 2}', "not json", "[" * 100_000]
+    "content",
+    ["", "{}", "[1]", '{"format": "trueup-map", "version": 2}', "not json", "[" * 100_000, CHAINS * 300 + "]}}" * 300],
 )
 def test_damaged_maps_are_refused(content, tmp_path):
     (tmp_path / "map.json").write_text(content)

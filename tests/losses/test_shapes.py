@@ -120,6 +120,41 @@ def test_labels_of_any_whole_type_are_taken():
         assert torch.equal(losses.Focal(3)(z, y.to(dtype)), losses.Focal(3)(z, y))
 
 
+@pytest.mark.parametrize("spec", [*EXAMPLES, "cross-entropy+mmce:2+l2:0.1"])
+def test_arrays_lists_and_frames_are_taken_at_the_edge(spec):
+    pandas = pytest.importorskip("pandas")
+    loss, (z, y) = losses.parse(spec), batch()
+    true = loss(z, y)
+    for logits, labels in (
+        (z.numpy(), y.numpy()),
+        (z.tolist(), y.tolist()),
+        (pandas.DataFrame(z.numpy()), pandas.Series(y.numpy())),
+        (z, y.numpy()),
+        (z.numpy(), y),
+    ):
+        found = loss(logits, labels)
+        assert isinstance(found, torch.Tensor)
+        close(found, true)
+    assert torch.equal(loss([[2, 0, 0]], [0]), loss([[2.0, 0.0, 0.0]], [0]))
+    with pytest.raises(InputError, match="logits: not a rectangular array"):
+        loss([[1.0], [1.0, 2.0]], [0, 0])
+
+
+def test_adafocal_refuses_what_no_validation_set_gives():
+    z, y = batch(n=30)
+    for probs, labels, says in (
+        (z.softmax(1), y[:-1], "29 labels for 30 rows"),
+        (z, y, "probs: .*apply softmax first"),
+        (z[:0], y[:0], "probs: empty"),
+    ):
+        with pytest.raises(InputError, match=says):
+            losses.AdaFocal().observe_validation(probs, labels)
+    ours, theirs = losses.AdaFocal(bins=3), losses.AdaFocal(bins=3)
+    ours.observe_validation(z.softmax(1), y)
+    theirs.observe_validation(z.softmax(1).numpy(), y.tolist())
+    assert torch.equal(ours.gammas, theirs.gammas)
+
+
 @pytest.mark.parametrize(
     ("z", "y", "says"),
     [

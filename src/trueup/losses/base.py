@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueup.inputs import InputError, can_look
+from trueup import inputs
+from trueup.inputs import Array, InputError, can_look
 
 REDUCTIONS = ("mean", "sum", "none")
 HOOKS = ("set_progress", "observe_validation", "penalty")
@@ -20,7 +21,8 @@ HOOKS = ("set_progress", "observe_validation", "penalty")
 class Loss(nn.Module, ABC):
     """(logits, labels) -> loss. Logits (N, K, d1, ...) or (K,), labels as classes or, where said, probabilities.
 
-    Half-precision logits are computed in float32, and so is the result.
+    Half-precision logits are computed in float32, and so is the result. Arrays, lists and DataFrames
+    are taken, too, and the result is a tensor.
     """
 
     weight: Tensor | None
@@ -47,7 +49,7 @@ class Loss(nn.Module, ABC):
             f"labels: {type(self).__name__} takes classes, not probabilities; its formula needs one true class"
         )
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Array, labels: Array) -> Tensor:
         z, y, shape = as_rows(logits, labels)
         soft = y.is_floating_point()
         if self.weight is not None and len(self.weight) != z.shape[1]:
@@ -88,7 +90,7 @@ class Penalty(nn.Module, ABC):
         """The weighted penalty of (N, K) logits and (N,) labels: (N,) where it is one of each sample, else a number,
         to which only the ``used`` samples contribute (None: all)."""
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Array, labels: Array) -> Tensor:
         """The penalty of a batch on its own: the mean, where each sample has one."""
         return penalty_of(self, logits, labels, "mean", -100)
 
@@ -109,7 +111,7 @@ class Sum(nn.Module):
     def reduction(self) -> str:
         return self.loss.reduction
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Array, labels: Array) -> Tensor:
         total = self.loss(logits, labels)
         for each in self.penalties:
             if isinstance(each, Penalty):
@@ -135,7 +137,7 @@ def _call_all(hooks: list[Callable[..., Any]], *args: Any) -> Any:
     return sum(found[1:], found[0]) if found else None
 
 
-def penalty_of(penalty: Penalty, logits: Tensor, labels: Tensor, reduction: str, ignore_index: int) -> Tensor:
+def penalty_of(penalty: Penalty, logits: Array, labels: Array, reduction: str, ignore_index: int) -> Tensor:
     z, y, shape = as_rows(logits, labels)
     y = y.argmax(-1) if y.is_floating_point() else y
     y, used = usable(y, z, ignore_index)
@@ -148,8 +150,13 @@ def penalty_of(penalty: Penalty, logits: Tensor, labels: Tensor, reduction: str,
     return values if reduction == "mean" else values.expand(shape)
 
 
-def as_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+def as_rows(logits: Array, labels: Array) -> tuple[Tensor, Tensor, torch.Size]:
     """((M, K) logits, (M,) classes or (M, K) probabilities, the shape of the per-sample losses)."""
+    if not isinstance(logits, Tensor):
+        logits = inputs.as_tensor(logits, "logits")
+        logits = logits if logits.is_floating_point() else logits.double()  # a list of whole numbers
+    if not isinstance(labels, Tensor):
+        labels = inputs.as_tensor(labels, "labels").to(logits.device)
     if logits.ndim == 0 or not logits.is_floating_point():
         raise InputError(f"logits: expected floating-point (N, K, ...), got {logits.dtype} {tuple(logits.shape)}")
     if logits.ndim == 1:

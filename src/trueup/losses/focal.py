@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from trueup import inputs
 from trueup.focal import checked_gamma, loss_at, odds, slope_at
-from trueup.inputs import InputError, working_dtype
+from trueup.inputs import Array, InputError, working_dtype
 from trueup.losses import kernel
 from trueup.losses.base import Loss
 from trueup.losses.rows import in_nested_forward_mode, odds_against
@@ -123,7 +124,7 @@ class Focal(Loss):
         if isinstance(self.gamma, Scheduled):
             self.gamma.set_progress(fraction)
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Array, labels: Array) -> Tensor:
         if kernel.serves(logits, labels):
             return kernel.fused(self, logits, labels)
         return super().forward(logits, labels)
@@ -276,10 +277,12 @@ class AdaFocal(Loss):
         return torch.where(gamma >= 0, focal_of_odds(u, gamma.clamp(min=0)), inverse)
 
     @torch.no_grad()
-    def observe_validation(self, probs: Tensor, labels: Tensor) -> None:
+    def observe_validation(self, probs: Array, labels: Array) -> None:
         """Moves the gammas once, by (N, K) probabilities of the validation set and their labels."""
-        confidence, predicted = probs.detach().to(self.gammas.device, torch.float64).max(1)
-        right = (predicted == labels.to(predicted.device)).double()
+        p = inputs.probabilities(probs)
+        y = inputs.labels(labels, p).to(self.gammas.device)
+        confidence, predicted = p.to(self.gammas.device, torch.float64).max(1)
+        right = (predicted == y).double()
         order = confidence.argsort(stable=True)
         edges = torch.linspace(0, len(order), len(self.gammas) + 1, dtype=torch.float64).round().long().tolist()
         for i in range(len(self.gammas)):

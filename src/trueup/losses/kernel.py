@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueup.inputs import InputError
+from trueup.inputs import Array, InputError
 
 if TYPE_CHECKING:
     from trueup.losses.focal import Focal
@@ -37,10 +37,12 @@ def _programs() -> Any:
     return programs
 
 
-def serves(logits: Tensor, labels: Tensor) -> bool:
+def serves(logits: Array, labels: Array) -> bool:
     """Whether the fused path is to be taken: on CUDA, in eager mode, where a gradient will be wanted."""
     return (
-        logits.is_cuda
+        isinstance(logits, Tensor)
+        and isinstance(labels, Tensor)
+        and logits.is_cuda
         and not torch.compiler.is_compiling()
         and logits.requires_grad
         and torch.is_grad_enabled()

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trueup.inputs import working_dtype
+from trueup.inputs import Array, working_dtype
 from trueup.losses import kernel
 from trueup.losses.base import Loss
 from trueup.losses.focal import focal_of_odds
@@ -23,7 +23,7 @@ class CrossEntropy(Loss):
         super().__init__(**kwargs)
         self.overwrite_logits = overwrite_logits
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Array, labels: Array) -> Tensor:
         if kernel.serves(logits, labels):
             return kernel.fused(self, logits, labels)
         return super().forward(logits, labels)
