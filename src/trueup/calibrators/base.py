@@ -12,9 +12,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from numbers import Real
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -153,7 +153,7 @@ class CalibrationMap(nn.Module):
             setattr(self, name, value)
         self.fit_report = _python_report(content["fit_report"])
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """The numbers become those of the other map, which has to be of the same kind; its tables may be longer.
 
         Nothing is overwritten before the other map, with all the steps of a chain, is known to be sound.
@@ -165,7 +165,7 @@ class CalibrationMap(nn.Module):
                     setattr(self, name, getattr(self, name).new_empty(buffer.shape))
         elif any(key.startswith(tuple(prefix + name for name in self.values())) for key in state_dict):
             raise InputError(f"state_dict: no {prefix + _SETTINGS!r}, where its other numbers are")
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _of_state(self, state: Mapping[str, Any], prefix: str) -> CalibrationMap:
         """The map of this kind that a state_dict holds under ``prefix``, made anew and so checked."""
@@ -231,7 +231,7 @@ def _made(kind: type[CalibrationMap], content: Mapping[str, Any], values: dict[s
 
 def bounded(value: Any, name: str, low: float, high: float = math.inf) -> float:
     """A finite number from ``low`` to ``high``; what rounding put beside an end is set on it."""
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
     if not (number and low - 1e-9 * abs(low) <= value <= high * (1 + 1e-9)):
         limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
         raise InputError(f"{name}: expected a finite number {limits}, got {value!r}")
@@ -280,7 +280,8 @@ def _python_report(content: Any) -> FitReport | None:
         value = content.get(field.name, field.default)
         if type(value) not in _JSON_TYPES[str(field.type)]:
             raise InputError(f"fit_report: {field.name} is {value!r}, where a {field.type} is expected")
-    return FitReport(**{k: math.inf if v is None else v for k, v in content.items()})
+    found: dict[str, Any] = {k: math.inf if v is None else v for k, v in content.items()}
+    return FitReport(**found)
 
 
 _JSON_TYPES = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int, type(None))}
