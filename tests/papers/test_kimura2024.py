@@ -314,7 +314,8 @@ def test_a_grid_is_trained_measured_kept_and_resumed(small, tmp_path):
     results, work = tmp_path / "results", tmp_path / "work"
 
     def again(*more):
-        arguments = ["reproduce", "kimura2024", "--results", results, "--out", work, "--json", *more]
+        where = ["--out", work] if "--retrain" in more else []
+        arguments = ["reproduce", "kimura2024", "--results", results, *where, "--json", *more]
         done = CliRunner().invoke(app, [*map(str, arguments)])
         assert done.exit_code == 0, done.stderr
         return json.loads(done.stdout)
