@@ -33,3 +33,21 @@ def test_python_on_a_page_of_examples_is_a_doctest(page):
     """A block that nobody runs goes wrong with time."""
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         assert block.lstrip().startswith(">>>"), block[:80]
+
+
+def numbers(pattern, text):
+    found = re.search(pattern, " ".join(text.split()))
+    assert found, pattern
+    return found.groups()
+
+
+def test_what_the_readme_says_of_the_papers_is_what_the_pages_say():
+    readme, page = (DOCS.parent / "README.md").read_text(), (DOCS / "reproduction.md").read_text()
+    of_step = (("authors' step, which", "summed, clipped at 2"), ("mean and no clipping, where", "mean, not clipped"))
+    for told, step in of_step:
+        short = numbers(rf"([\d.]+) and ([\d.]+) % with the {told}", readme)
+        exact = numbers(rf"ECE of ResNet-18, CIFAR-10, .*?{step}: CE ([\d.]+) %, FL-3 ([\d.]+) %", page)
+        assert [float(each) for each in short] == pytest.approx([float(each) for each in exact], abs=0.0501)
+    answer = (DOCS / "focal-temperature.md").read_text()
+    lower = numbers(r"lowers NLL on test on (\d+ of \d+) networks.*?but ECE on (\d+) only", answer)
+    assert numbers(r"lowers the NLL of (\d+ of \d+) networks against .*? the ECE of (\d+):", readme) == lower

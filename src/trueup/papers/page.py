@@ -55,7 +55,7 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   it.
 - CIFAR-100: the authors' code normalises its test images with ImageNet's mean and deviation, those of train and val
   with CIFAR's. Our tables do as they did; a table of its own has both.
-- Our images and documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper does
+- Our images and most documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper does
   not have, is put beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are shown
   one by one.
 - On images Brier's loss is averaged over the batch, as in the authors' code, which sums every other.
@@ -97,7 +97,8 @@ some by name; what is stopped goes on where it was. `trueup curvature RUN` measu
 
 - The Hessian is that of the mean loss over the validation samples in the weights, in eval mode. The paper does not say
   of which loss: the training loss, or cross-entropy at the same weights. Both are measured, as the answers differ.
-- λ max is found by Lanczos' method to a residual of 0.1 %, a bound of its error. The trace is exact for nets of linear
+- λ max is found by Lanczos' method to a residual of 0.1 %: so near it there is an eigenvalue; that it is the largest is
+  likely, not certain. The trace is exact for nets of linear
   layers, ReLU, pooling and batch norm with at most 40 classes; else its standard error is at most 2 %.
 - The paper names neither its recipe nor its data split. Its Figures 2 and 3 are on CIFAR-100; ours are on CIFAR-100
   (MLP and ResNet-18) and on CIFAR-10, as far as they are run: 30 epochs (falls of the learning rate after 13 and 22),

@@ -152,8 +152,8 @@ def _question_3(made: Study) -> Answer:
             order = sorted(rank, key=lambda name: rank[name])
             place = order.index("focal-temperature")
             told.append(
-                f"with {size} samples it is number {place + 1} of {len(order)} by the median NLL, behind "
-                f"{', '.join(order[:place]) or 'none'}"
+                f"with {size} samples it is number {place + 1} of {len(order)} by the median NLL"
+                + (f", behind {', '.join(order[:place])}" if place else "")
             )
     answer = (
         "It is a small step beyond temperature scaling that never changes a prediction: "

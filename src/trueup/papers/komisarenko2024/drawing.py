@@ -101,7 +101,7 @@ def differences(study: Study, folder: Path) -> Path:
     from trueup import plots
 
     wanted = (
-        ("nll", "nll", 1000, "by NLL:\nNLL, ‰"),
+        ("nll", "nll", 1000, "by NLL:\nNLL, 10⁻³"),
         ("nll", "ece", 100, "by NLL:\nECE, points"),
         ("adaptive_ece", "adaptive_ece", 100, "by adaptive ECE:\nthe same, points"),
     )

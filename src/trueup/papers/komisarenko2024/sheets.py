@@ -96,7 +96,7 @@ def networks_sheet(study: Study) -> Sheet:
             *(interval(difference[metric], SCALES[metric]) for metric in ("nll", "ece", "adaptive_ece")),
             interval(entry["criteria"]["adaptive_ece"]["difference"]["adaptive_ece"], 100),
         ))  # fmt: skip
-    columns = ("network", "training loss", "T", "T, γ", "NLL after T", "NLL, ‰", "ECE, points", "adaptive ECE, points",
+    columns = ("network", "training loss", "T", "T, γ", "NLL after T", "NLL, 10⁻³", "ECE, points", "adaptive ECE, points",
                "by adaptive ECE: adaptive ECE")  # fmt: skip
     note = (
         "Focal temperature scaling less temperature scaling on test, both fitted on val by NLL; in the last column "
@@ -134,7 +134,7 @@ def losses_sheet(study: Study) -> Sheet:
             found = counted(some, criterion, metric)
             cells += [f"{found.lower} of {found.networks}", found.text(SCALES[metric])]
         rows.append((loss, f"{np.mean(gammas):+.2f}", *cells))
-    columns = ("training loss", "mean γ by NLL", "NLL lower on", "‰", "ECE lower on", "points",
+    columns = ("training loss", "mean γ by NLL", "NLL lower on", "NLL, 10⁻³", "ECE lower on", "points",
                "adaptive ECE by itself: lower on", "points")  # fmt: skip
     return Sheet("Where it helps: by training loss", columns, tuple(rows), "As in the table before.")
 
@@ -182,7 +182,7 @@ def line_sheet(study: Study) -> Sheet:
             interval(one["less_two"], 1000), interval(one["ece_less_two"], 100),
         ))  # fmt: skip
     columns = ("network", "training loss", "T at 0", "slope", "off the line, %", "slope at 0", "predicted",
-               "limits", "T at γ = 5 over the line", "1 parameter less 2: NLL, ‰", "ECE, points")  # fmt: skip
+               "limits", "T at γ = 5 over the line", "1 parameter less 2: NLL, 10⁻³", "ECE, points")  # fmt: skip
     note = (
         "The best T by NLL on val for γ from -0.75 to 1, and the line through them; 95 % interval over the samples. "
         "Predicted: from the network's own probabilities, without labels. Limits: T times the slope of samples of no "
@@ -204,7 +204,7 @@ def lines_by_loss_sheet(study: Study) -> Sheet:
             f"{relative.min():.3f} to {relative.max():.3f}", f"{ratio.mean():.2f}", interval(one, 1000),
         ))  # fmt: skip
     columns = ("training loss", "networks", "T at 0", "slope over T at 0", "from, to", "measured over predicted",
-               "1 parameter less 2: NLL, ‰")  # fmt: skip
+               "1 parameter less 2: NLL, 10⁻³")  # fmt: skip
     note = (
         "Means over the networks, with Student's interval where there are several. Networks of one loss differ as much "
         "as losses do: it is the data, and how well a network fits them, that set the slope."
@@ -344,7 +344,7 @@ def shift_sheet(study: Study) -> Sheet | None:
     if not rows:
         return None
     names = list(study.shift[0]["cells"][0]["maps"])
-    columns = ("run", "images", "error", *(f"ECE, {name}" for name in names), "focal T less T: NLL, ‰", "ECE, points",
+    columns = ("run", "images", "error", *(f"ECE, {name}" for name in names), "focal T less T: NLL, 10⁻³", "ECE, points",
                "ECE clearly lower, higher")  # fmt: skip
     note = (
         "In %, means over five severities; maps fitted on clean val. Intervals: the means of the severities' own ends."

@@ -173,12 +173,17 @@ def otherwise(run: Run) -> list[str]:
     if recipe.data in TEXTS:
         told.append("word vectors of 100 dimensions" + (", not 300" if recipe.data == "sst" else ""))
         told += [note.rstrip(".") for note in run.info.get("data_notes", ())]
+    found = arithmetic(run)
+    return [*told, "bf16 autocast, not float32" if found == BF16 else f"our own code, in {found}"]
+
+
+BF16 = "bf16 autocast on a GPU"
+
+
+def arithmetic(run: Run) -> str:
     on_gpu = bool(run.info["hardware"].get("gpu"))
-    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu)
-    return [
-        *told,
-        "bf16 autocast, not float32" if bf16 else f"our own code, in float32 on a {'GPU' if on_gpu else 'CPU'}",
-    ]
+    bf16 = run.recipe.precision == "bf16" or (run.recipe.precision == "auto" and on_gpu)
+    return BF16 if bf16 else f"float32 on a {'GPU' if on_gpu else 'CPU'}"
 
 
 def ours_more(setting: Setting) -> Sheet:
@@ -225,16 +230,17 @@ def _pair(ours: str, printed: Printed | None) -> str:
     return ours if printed is None else f"{ours} · {theirs(printed)}"
 
 
-def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet:
-    """Every step beside the authors', seed 0."""
+def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet | None:
+    """Every step beside the authors', seed 0; None where nothing of it is run."""
     found = {network.name: network for network in networks}
-    rows = []
+    rows, in_arithmetic = [], {}
     for recipe in recipes:
         network = found.get(run_name(recipe))
         title = (step_of(recipe), later(METHODS[recipe.loss]))
         if network is None:
             rows.append((*title, ABSENT, *[""] * 6))
             continue
+        in_arithmetic.setdefault(arithmetic(network.run), {})[step_of(recipe)] = None
         before, after, history = network.figures.before, network.figures.after, network.run.history
         entries = [history[0], *(history[fall - 1] for fall in recipe.milestones[:1]), network.kept]
         norms = [entry["gradient_norm"]["mean"] for entry in entries]
@@ -245,6 +251,8 @@ def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet:
             " / ".join(f"{(1 if recipe.clip is None else min(1, recipe.clip / norm)):.2g}" for norm in norms),
             f"{network.kept['weight_norm']:.2f}",
         ))  # fmt: skip
+    if not in_arithmetic:
+        return None
     columns = ("step", "loss", "error", "ECE before T", "over-conf.", "ECE after (T)",
                "gradient norm", "kept of it", "weight norm")  # fmt: skip
     note = (
@@ -253,17 +261,20 @@ def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet:
         "if it falls, and in the epoch that was kept; kept of it: clip / norm, the factor by which clipping shortens "
         "a gradient of that mean norm. Weight norm: of the last layer at that epoch."
     )
+    if len(in_arithmetic) > 1:
+        told = "; ".join(f"{how}: {', '.join(steps)}" for how, steps in in_arithmetic.items())
+        note += f" The steps differ in arithmetic too. {told[0].upper()}{told[1:]}."
     one = recipes[0]
     title = f"{TITLES[one.model]}, {DATASETS[one.data]}, {one.epochs} epochs, seed 0"
     return Sheet(f"What the step decides: {title}", columns, tuple(rows), note)
 
 
 def step_sheets(networks: list[Network]) -> list[Sheet]:
-    """For each part of the grid that has more than one step; on texts the authors' own is the other one."""
+    """For each part of the grid that has more than one step, and a run; on texts the authors' own is the other one."""
     found = []
     for of_part in grid().values():
         recipes = [recipe for recipe in of_part.values() if recipe.seed == 0]
         losses = {recipe.loss for recipe in recipes if step_of(recipe) != step_of(recipes[0])}
         if losses:
             found.append(step_sheet(networks, [recipe for recipe in recipes if recipe.loss in losses]))
-    return found
+    return [sheet for sheet in found if sheet is not None]
