@@ -55,9 +55,9 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   it.
 - CIFAR-100: the authors' code normalises its test images with ImageNet's mean and deviation, those of train and val
   with CIFAR's. Our tables do as they did; a table of its own has both.
-- Our images and most documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper does
-  not have, is put beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are shown
-  one by one.
+- Our images and most documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper
+  does not have, is put beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are
+  shown one by one.
 - On images Brier's loss is averaged over the batch, as in the authors' code, which sums every other.
 - The figures are drawn by `trueup reproduce mukhoti2020 --figures docs/figures/reproduction`, and that of lossfunctions
   in the same way. Figures 2 and 4b to d are of training samples: they need a run whose history has histograms of them,

@@ -96,8 +96,8 @@ def networks_sheet(study: Study) -> Sheet:
             *(interval(difference[metric], SCALES[metric]) for metric in ("nll", "ece", "adaptive_ece")),
             interval(entry["criteria"]["adaptive_ece"]["difference"]["adaptive_ece"], 100),
         ))  # fmt: skip
-    columns = ("network", "training loss", "T", "T, γ", "NLL after T", "NLL, 10⁻³", "ECE, points", "adaptive ECE, points",
-               "by adaptive ECE: adaptive ECE")  # fmt: skip
+    columns = ("network", "training loss", "T", "T, γ", "NLL after T", "NLL, 10⁻³", "ECE, points",
+               "adaptive ECE, points", "by adaptive ECE: adaptive ECE")  # fmt: skip
     note = (
         "Focal temperature scaling less temperature scaling on test, both fitted on val by NLL; in the last column "
         "by adaptive ECE on the paper's grid. Below 0 the focal map helps. 95 % intervals, the same rows resampled "
@@ -344,8 +344,8 @@ def shift_sheet(study: Study) -> Sheet | None:
     if not rows:
         return None
     names = list(study.shift[0]["cells"][0]["maps"])
-    columns = ("run", "images", "error", *(f"ECE, {name}" for name in names), "focal T less T: NLL, 10⁻³", "ECE, points",
-               "ECE clearly lower, higher")  # fmt: skip
+    columns = ("run", "images", "error", *(f"ECE, {name}" for name in names), "focal T less T: NLL, 10⁻³",
+               "ECE, points", "ECE clearly lower, higher")  # fmt: skip
     note = (
         "In %, means over five severities; maps fitted on clean val. Intervals: the means of the severities' own ends."
     )
