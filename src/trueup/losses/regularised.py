@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trueup.inputs import InputError, working_dtype
+from trueup.inputs import InputError, can_look, working_dtype
 from trueup.losses.base import Loss, Penalty
 from trueup.losses.focal import focal_of_odds
-from trueup.losses.rows import negative_entropies, odds_against
+from trueup.losses.rows import mean_leads, negative_entropies, odds_against
 
 
 class LabelSmoothing(Loss):
@@ -27,11 +27,7 @@ class LabelSmoothing(Loss):
         self.eps = float(eps)
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        z = logits.to(working_dtype(logits))
-        possible = z != -torch.inf
-        relative = z - z.gather(1, labels.unsqueeze(1))
-        mean = torch.where(possible, relative, 0.0).sum(1) / possible.sum(1)
-        return focal_of_odds(odds_against(logits, labels), 0.0) - self.eps * mean
+        return focal_of_odds(odds_against(logits, labels), 0.0) - self.eps * mean_leads(logits, labels)
 
     def weighted(self, values: Tensor, weights: Tensor, logits: Tensor) -> Tensor:
         log_p = logits.to(working_dtype(logits)).log_softmax(-1)
@@ -134,6 +130,10 @@ class LogitNorm(Penalty):
 
     def values(self, logits: Tensor, labels: Tensor, used: Tensor | None) -> Tensor:
         z = logits.to(working_dtype(logits))
+        if can_look(z):  # most often no class is masked, and no row is zero
+            norm = torch.linalg.vector_norm(z, ord=self.p, dim=-1)
+            if bool(((norm > 0) & (norm < torch.inf)).all()):
+                return self.alpha * norm
         z = z.masked_fill(z == -torch.inf, 0.0)
         zero = (z == 0).all(-1)  # where the norm has a kink, and its second derivative would be NaN
         norm = torch.linalg.vector_norm(z.masked_fill(zero.unsqueeze(-1), 1.0), ord=self.p, dim=-1)

@@ -58,6 +58,13 @@ def negative_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     return _negative_entropies(logits, labels)
 
 
+def mean_leads(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,) mean of z_k - z_y over the classes that are possible (z_k > -inf)."""
+    if wants_plain():
+        return _mean_leads_plain(logits.to(working_dtype(logits)), labels)[0]
+    return _mean_leads(logits, labels)
+
+
 def wants_plain() -> bool:
     """Whether only plain operations will do: to be traced by ``torch.compile``, or under forward mode within forward
     mode, where a function with a derivative of its own would silently have none."""
@@ -268,7 +275,41 @@ def _entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     return p * (d - (p * d).sum(-1, keepdim=True))
 
 
+def _mean_leads_plain(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The means, which classes are possible, and how many."""
+    possible = logits != -torch.inf
+    leads = logits - logits.gather(-1, labels.unsqueeze(-1))
+    many = possible.sum(-1).to(logits.dtype)
+    return torch.where(possible, leads, 0.0).sum(-1) / many, possible, many
+
+
+def _mean_leads_forward(logits: Tensor, labels: Tensor) -> Passes:
+    """Besides the means which classes are possible, and how many."""
+    dtype = working_dtype(logits)
+    if logits.device.type == "cpu":
+        own, sums = logits.gather(1, labels.unsqueeze(1)), torch.empty(len(logits), dtype=dtype)
+        for rows in _blocks(logits):
+            torch.sum(logits[rows].to(dtype) - own[rows].to(dtype), 1, out=sums[rows])
+        if bool(torch.isfinite(sums).all()):
+            many = torch.full_like(sums, logits.shape[1])
+            return (sums / many).to(wide_dtype(logits)), torch.ones((1, 1), dtype=torch.bool).expand(logits.shape), many
+    means, possible, many = _mean_leads_plain(logits.to(dtype), labels)
+    return means.to(wide_dtype(logits)), possible, many
+
+
+def _mean_leads_back(labels: Tensor, grad: Tensor, possible: Tensor, many: Tensor) -> Tensor:
+    spread = (grad.to(many.dtype) / many).unsqueeze(-1) * possible
+    return spread.scatter_add_(-1, labels.unsqueeze(-1), -grad.to(many.dtype).unsqueeze(-1))
+
+
+def _mean_leads_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+    possible = (logits != -torch.inf).to(logits.dtype)
+    shares = possible / possible.sum(-1, keepdim=True)
+    return shares.scatter_add(-1, labels.unsqueeze(-1), -torch.ones_like(shares[..., :1]))
+
+
 _odds_against = row_function(_odds_forward, _odds_back, _odds_gradient)
 _steep_odds_against = row_function(functools.partial(_odds_forward, least=0.1), _odds_back, _odds_gradient)
 _brier_scores = row_function(_brier_forward, _brier_back, _brier_gradient)
+_mean_leads = row_function(_mean_leads_forward, _mean_leads_back, _mean_leads_gradient)
 _negative_entropies = row_function(_entropy_forward, _entropy_back, _entropy_gradient)
