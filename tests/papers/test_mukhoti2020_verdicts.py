@@ -141,12 +141,13 @@ def test_a_claim_has_a_verdict_for_each_data_set(setting):
     news = replace(swapped(setting), data="20newsgroups", step="mean, not clipped", schedule="mukhoti2020-20newsgroups")
     first, second, third = claims.judged(claims.CLAIMS[0], [setting, news])
     assert (first.verdict, second.verdict, third.verdict) == (HOLDS, UNTESTED, FAILS)
-    assert "20newsgroups" in third.on
+    assert "20 Newsgroups" in third.on
+    assert [finding.subject for finding in (first, second, third)] == ["CIFAR-10", "CIFAR-100", "20 Newsgroups"]
     assert first.others == ()
     sst = replace(setting, data="sst", step="mean, not clipped", schedule="mukhoti2020-sst")
     first, *_ = claims.judged(claims.CLAIMS[0], [setting, sst])
     assert [(on.split(", ")[1], verdict) for on, verdict, _ in first.others] == [
-        ("sst", HOLDS)
+        ("SST Binary", HOLDS)
     ]  # the paper's is not so
     assert not claims.under_confident(sst)[0]
 

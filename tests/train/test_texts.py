@@ -220,6 +220,8 @@ def test_on_the_command_line_it_is_exit_code_two_and_no_traceback(case, folder, 
     path, content, message = BROKEN[case]
     (folder / "glove" / "some.npz").unlink()
     write_glove(folder / "glove", name="glove.txt")
+    for other in (folder / path).parent.glob("*.jsonl*"):
+        other.unlink()
     (folder / path).write_bytes(content)
     recipe = "mukhoti2020-20newsgroups" if path.startswith("20") else "mukhoti2020-sst"
     arguments = ["train", "--recipe", recipe, "--data-dir", folder, "--out", tmp_path / "run", "--device", "cpu"]
