@@ -61,7 +61,7 @@ def test_our_own_questions_have_a_table_and_a_tally_of_their_own():
 
 
 def test_a_claim_has_one_row_and_one_number_with_all_that_it_was_judged_on():
-    on = [Finding("A claim.", "Table 1", HOLDS, f"a net, {data}", f"of {data}", data=data) for data in ("one", "two")]
+    on = [Finding("A claim.", "Table 1", HOLDS, f"a net, {data}", f"of {data}", short=data) for data in ("one", "two")]
     other = Finding("A question.", "ours", FAILS, "", "y", (("a net, three", UNCLEAR, "z"),), ours=True)
     page = Reproduction("paper", "title", (), (on[0], other, on[1]), ("a_run",), ()).markdown()
     assert "| 1 | A claim. | Table 1 | **holds**: one<br>**holds**: two |" in page

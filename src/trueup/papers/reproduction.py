@@ -96,13 +96,13 @@ class Finding:
     """(judged on, verdict, evidence) of what else there is to judge it on."""
     ours: bool = False
     """Whether it is a question of our own, and no claim of the paper."""
-    data: str = ""
-    """The data set alone, where it was judged on each of several."""
+    short: str = ""
+    """The same in short, for a table: the data set, or what each net says."""
 
     @property
     def subject(self) -> str:
         """What it was judged on, in short."""
-        return self.data or self.on
+        return self.short or self.on
 
     def to_dict(self) -> dict[str, Any]:
         others = [{"on": on, "verdict": verdict, "evidence": evidence} for on, verdict, evidence in self.others]

@@ -199,7 +199,7 @@ def _of_nets(claim: str, where: str, nets: Nets, judged: Callable[[dict[float, P
     tested = [each for each in verdicts.values() if each != UNTESTED]
     whole = next((each for each in (FAILS, UNCLEAR, HOLDS) if each in tested), UNTESTED)
     each_net = ", ".join(f"{TITLES[net]} {holds}" for net, holds in verdicts.items()) if len(verdicts) > 1 else ""
-    return Finding(claim, where, whole, _gammas(nets), "; ".join(told) or "no run is stored", data=each_net)
+    return Finding(claim, where, whole, _gammas(nets), "; ".join(told) or "no run is stored", short=each_net)
 
 
 def _wherever_least(of: dict[float, Point], holds: Callable[[float], bool | None]) -> bool | None:
