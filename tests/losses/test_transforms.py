@@ -190,3 +190,15 @@ def test_forward_mode_within_forward_mode_is_the_second_derivative(spec):
     along = torch.func.jvp(lambda a: torch.func.jvp(lambda b: loss(b, y), (a,), (v,))[1], (z,), (v,))[1]
     hessian = torch.func.hessian(lambda a: loss(a, y))(z).reshape(12, 12)
     torch.testing.assert_close(along, v.reshape(-1) @ hessian @ v.reshape(-1))
+
+
+@every_loss
+def test_forward_mode_over_a_gradient_without_a_graph(spec):
+    """As a loop with dual numbers has it: the tangent of ``autograd.grad`` is the Hessian's product."""
+    loss, (z, y) = losses.parse(spec), batch(n=4, classes=3)
+    tangent = torch.randn(z.shape, generator=torch.Generator().manual_seed(6), dtype=z.dtype)
+    with forward_ad.dual_level():
+        at = forward_ad.make_dual(z.clone().requires_grad_(), tangent)
+        moved = forward_ad.unpack_dual(torch.autograd.grad(loss(at, y), at)[0]).tangent
+    along = torch.tensordot(hessian(loss)(z, y), tangent, 2)
+    close(torch.zeros_like(z) if moved is None else moved, along)

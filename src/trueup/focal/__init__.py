@@ -18,6 +18,7 @@ from trueup.focal.odds import (
     entropy_lower_bound,
     logit_gradient,
     logit_hessian,
+    loss_and_slope_at,
     loss_at,
     odds,
     slope_at,
@@ -43,6 +44,7 @@ __all__ = [
     # as functions of the odds
     "Odds",
     "bend_at",
+    "loss_and_slope_at",
     "loss_at",
     "odds",
     "slope_at",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -64,6 +65,18 @@ def loss_at(against: Tensor, gamma: float | Tensor) -> Tensor:
 def slope_at(against: Tensor, gamma: float | Tensor) -> Tensor:
     """dFL/du = (1-p) phi(p) = (1-p)^(g+1) (1 + g r). All terms are positive where g is negative."""
     return ((gamma + 1) * F.logsigmoid(against)).exp() * ((1 + gamma) - gamma * _gap(against))
+
+
+def loss_and_slope_at(against: Tensor, gamma: float | Tensor) -> tuple[Tensor, Tensor]:
+    """``loss_at`` and ``slope_at`` where no gamma is negative, in a third of their operations; to be read, not derived.
+
+    -log p over 1 - p is as exact as both, though its derivative would cancel; and 1 + g r is a sum of what is positive.
+    """
+    log_p, log_q = F.logsigmoid(-against), F.logsigmoid(against)
+    least = math.log(torch.finfo(against.dtype).tiny)
+    ratio = F.logsigmoid(-against.clamp(min=least)) / log_q.clamp(min=least).exp().neg_()
+    power = ((gamma + 1) * log_q).exp()
+    return power * ratio, power * (1 + gamma * ratio * log_p.exp())
 
 
 def bend_at(against: Tensor, gamma: float | Tensor) -> Tensor:

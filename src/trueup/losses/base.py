@@ -181,6 +181,9 @@ def usable(labels: Tensor, logits: Tensor, ignore_index: int) -> tuple[Tensor, T
     CPU; elsewhere looking would cost a wait, and the lookup itself asserts."""
     y = labels.long()
     if can_look(y):
+        least, most = (int(end) for end in y.aminmax()) if len(y) else (0, 0)
+        if least >= 0 and most < logits.shape[1] and not least <= ignore_index <= most:
+            return y, None
         used = y != ignore_index
         out = used & ((y < 0) | (y >= logits.shape[1]))
         if bool(out.any()):

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from trueup import inputs
-from trueup.focal import checked_gamma, loss_at, odds, slope_at
-from trueup.inputs import Array, InputError, working_dtype
+from trueup.focal import checked_gamma, loss_and_slope_at, loss_at, odds, slope_at
+from trueup.inputs import Array, InputError, can_look, working_dtype
 from trueup.losses import kernel
 from trueup.losses.base import Loss
-from trueup.losses.rows import in_nested_forward_mode, odds_against
+from trueup.losses.rows import differentiated_again, in_nested_forward_mode, odds_against, rivals, with_known_signature
 
 
 class Gamma(nn.Module):
@@ -161,7 +161,8 @@ def focal_of_odds(against: Tensor, gamma: float | Tensor, detach_weight: bool = 
         return loss_at(u, gamma) + _slope_of(u, gamma, detach_weight) * (against - u)
     if in_nested_forward_mode():
         return loss_at(against, gamma) if not detach_weight else _detached(against, gamma)
-    return _FocalOfOdds.apply(against, gamma, detach_weight)  # pyright: ignore[reportReturnType]
+    found: Any = _FocalOfOdds.apply(against, gamma, detach_weight)
+    return found[0]
 
 
 def _detached(against: Tensor, gamma: float | Tensor) -> Tensor:
@@ -169,22 +170,31 @@ def _detached(against: Tensor, gamma: float | Tensor) -> Tensor:
 
 
 class _FocalOfOdds(Function):
+    """Gives the losses, and their slopes for the way back."""
+
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(against: Tensor, gamma: float | Tensor, detach_weight: bool) -> Tensor:
-        return loss_at(against, gamma)
+    @with_known_signature
+    def forward(against: Tensor, gamma: float | Tensor, detach_weight: bool) -> tuple[Tensor, Tensor]:
+        if not detach_weight and _nowhere_negative(gamma):
+            return loss_and_slope_at(against, gamma)
+        return loss_at(against, gamma), _slope_of(against, gamma, detach_weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         against, gamma, ctx.detach_weight = inputs
         ctx.gamma = None if isinstance(gamma, Tensor) else gamma
         saved = (against, gamma) if isinstance(gamma, Tensor) else (against,)
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1], *saved)
+        ctx.save_for_forward(output[1], *saved)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        if grads[0] is None:
+            return None, None, None
         against, gamma, slope = _slope(ctx)
         by_gamma = None
         if isinstance(gamma, Tensor) and ctx.needs_input_grad[1]:
@@ -197,13 +207,21 @@ class _FocalOfOdds(Function):
         moved = slope * tangents[0] if tangents[0] is not None else torch.zeros_like(slope)
         if isinstance(gamma, Tensor) and tangents[1] is not None:
             moved = moved + loss_at(against, gamma) * F.logsigmoid(against) * tangents[1]
-        return moved
+        return moved, None
+
+
+def _nowhere_negative(gamma: float | Tensor) -> bool:
+    """Known to be: on a GPU, and where it is traced, a tensor is not looked at."""
+    if not isinstance(gamma, Tensor):
+        return gamma >= 0
+    return can_look(gamma) and bool((gamma >= 0).all())
 
 
 def _slope(ctx: Any) -> tuple[Tensor, float | Tensor, Tensor]:
-    against, *tensor = ctx.saved_tensors
+    """The slope that is stored, or its formula for who will differentiate it again."""
+    slope, against, *tensor = ctx.saved_tensors
     gamma = tensor[0] if tensor else ctx.gamma
-    return against, gamma, _slope_of(against, gamma, ctx.detach_weight)
+    return against, gamma, _slope_of(against, gamma, ctx.detach_weight) if differentiated_again() else slope
 
 
 def _slope_of(against: Tensor, gamma: float | Tensor, detach_weight: bool) -> Tensor:
@@ -225,10 +243,8 @@ class DualFocal(Loss):
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
         # p_j = q s_j with s the softmax over the others: the loss is focal loss times (1 + s_j)^gamma
         u = odds_against(logits, labels)
-        z = logits.to(working_dtype(logits))
-        relative = z - z.gather(1, labels.unsqueeze(1))
-        rival = relative.masked_fill(relative >= 0, -torch.inf).amax(1)
-        share = (rival.to(u.dtype) - u).clamp(max=0).exp()
+        own, rival = (logits.gather(1, y.unsqueeze(1)).squeeze(1).to(u.dtype) for y in (labels, rivals(logits, labels)))
+        share = torch.where(rival < own, (rival - own - u).clamp(max=0).exp(), 0.0)
         return focal_of_odds(u, self.gamma) * (1 + share).pow(self.gamma)
 
     def extra_repr(self) -> str:

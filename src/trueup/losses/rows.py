@@ -12,12 +12,14 @@ plain formula, and whoever differentiates twice the plain gradient.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from trueup.focal.odds import lowest, odds, wide_dtype
 from trueup.inputs import working_dtype
@@ -25,7 +27,7 @@ from trueup.inputs import working_dtype
 BLOCK_ELEMENTS = 1 << 19
 
 Passes = tuple[Tensor, ...]
-"""(N,) values, (N, K) powers, and whatever (N,) numbers the pass back needs."""
+"""(N,) values, (N, K) shares of the classes, and whatever (N,) numbers the pass back needs."""
 
 
 def odds_against(logits: Tensor, labels: Tensor, steep: bool = False) -> Tensor:
@@ -65,6 +67,17 @@ def mean_leads(logits: Tensor, labels: Tensor) -> Tensor:
     return _mean_leads(logits, labels)
 
 
+@torch.no_grad()
+def rivals(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,) the class with the largest logit below that of the label; where there is none, its lead is infinite."""
+    found = []
+    for rows in [slice(None)] if wants_plain() or not len(logits) else _blocks(logits):
+        leads = logits[rows].to(working_dtype(logits))
+        behind = leads.gather(1, labels[rows].unsqueeze(1)) - leads
+        found.append(F.threshold(behind, 0.0, torch.inf).min(1).indices)
+    return torch.cat(found)
+
+
 def wants_plain() -> bool:
     """Whether only plain operations will do: to be traced by ``torch.compile``, or under forward mode within forward
     mode, where a function with a derivative of its own would silently have none."""
@@ -75,6 +88,17 @@ def in_nested_forward_mode() -> bool:
     functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
     levels = functorch.get_interpreter_stack() or ()
     return sum(level.key() == functorch.TransformType.Jvp for level in levels) > 1
+
+
+def with_known_signature(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """``Function.apply`` reads the signature at every call, which costs as much as ten operations on a small batch."""
+    forward.__signature__ = inspect.signature(forward)
+    return forward
+
+
+def differentiated_again() -> bool:
+    """Whether somebody will take a derivative of the gradient that is being computed: by a graph, or forward mode."""
+    return torch.is_grad_enabled() or forward_ad._current_level >= 0
 
 
 def row_function(
@@ -90,6 +114,7 @@ def row_function(
 
     class Rows(Function):
         @staticmethod
+        @with_known_signature
         def forward(logits: Tensor, labels: Tensor) -> Passes:
             return forward(logits, labels)
 
@@ -107,7 +132,7 @@ def row_function(
             logits, labels, *rest = ctx.saved_tensors
             if grads[0] is None:
                 return None, None
-            if torch.is_grad_enabled():  # somebody will differentiate this again
+            if differentiated_again():
                 wide = logits.to(working_dtype(logits))
                 return (gradient(wide, labels) * grads[0].to(wide.dtype).unsqueeze(-1)).to(logits.dtype), None
             return back(labels, grads[0], *rest).to(logits.dtype), None
@@ -137,46 +162,54 @@ def row_function(
     return apply
 
 
-def powers_of_others(
+def shares_of_others(
     logits: Tensor, labels: Tensor, least: float = 1e-25, norms: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(top, e, m): the largest logit of each row, e = exp(z - top) with 0 at the label, and the row sums m of e.
+    """(u, shares, mass): the log-odds against the label, numbers in the ratio of the other classes' probabilities, 0 at
+    the label, and their row sums.
 
-    Where the label is so far ahead that m would be below ``least``, ``top`` is the largest of the others. ``norms`` is
-    filled with the rows' L2 norms of e.
+    The shares are the softmax itself, one fused pass, and u the logarithm of their sum over the label's: nothing is
+    lost, for 1 - p_y is summed and never subtracted. Where that sum or p_y is below ``least``, the others are taken
+    relative to the largest of themselves instead. ``norms`` is filled with the rows' L2 norms of the shares.
     """
     dtype, index = working_dtype(logits), labels.unsqueeze(-1)
     wide = wide_dtype(logits)
     if logits.device.type != "cpu":  # to look at the numbers would be a wait, which a captured graph cannot have
-        top, powers, mass = _powers_behind(logits.to(dtype), index)
+        against, shares, mass = _behind(logits, index)
         if norms is not None:
-            norms.copy_(torch.linalg.vector_norm(powers, dim=1))
-        return top.to(wide), powers, mass.to(wide)
-    powers = torch.empty(logits.shape, dtype=dtype, device=logits.device)
-    top, mass = powers.new_empty(len(powers)), powers.new_empty(len(powers))
+            norms.copy_(torch.linalg.vector_norm(shares, dim=1))
+        return against, shares, mass
+    shares = torch.empty(logits.shape, dtype=dtype)
+    own, mass = shares.new_empty((len(shares), 1)), shares.new_empty(len(shares))
     for rows in _blocks(logits):
-        block = logits[rows].to(dtype)
-        torch.amax(block, 1, out=top[rows])
-        torch.sub(block, top[rows, None], out=powers[rows])
-        powers[rows].exp_().scatter_(1, index[rows], 0.0)
-        torch.sum(powers[rows], 1, out=mass[rows])
+        block = shares[rows]
+        torch.softmax(logits[rows].to(dtype), 1, out=block)
+        torch.gather(block, 1, index[rows], out=own[rows])
+        torch.sum(block.scatter_(1, index[rows], 0.0), 1, out=mass[rows])
         if norms is not None:
-            torch.linalg.vector_norm(powers[rows], dim=1, out=norms[rows])
-    lost = mass < least
+            torch.linalg.vector_norm(block, dim=1, out=norms[rows])
+    own = own.squeeze(1)
+    against = mass.to(wide).log() - own.to(wide).log()
+    lost = torch.minimum(own, mass) < least
     if bool(lost.any()):
         some = torch.nonzero(lost).squeeze(1)
-        top[some], powers[some], mass[some] = _powers_behind(logits[some].to(dtype), index[some])
+        against[some], shares[some], found = _behind(logits[some], index[some])
+        mass[some] = found.to(dtype)
         if norms is not None:
-            norms[some] = torch.linalg.vector_norm(powers[some], dim=1)
-    return top.to(wide), powers, mass.to(wide)
+            norms[some] = torch.linalg.vector_norm(shares[some], dim=1)
+    return against, shares, mass.to(wide)
 
 
-def _powers_behind(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As above, ``top`` being the largest of the other classes."""
+def _behind(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As above, relative to the largest of the other classes."""
+    wide = wide_dtype(logits)
+    logits = logits.to(working_dtype(logits))
     rest = logits.scatter(1, index, -torch.inf)
     top = rest.amax(1).clamp(min=torch.finfo(rest.dtype).min)
     powers = (rest - top.unsqueeze(1)).exp_()
-    return top, powers, powers.sum(1).clamp(min=torch.finfo(rest.dtype).tiny)
+    mass = powers.sum(1).clamp(min=torch.finfo(rest.dtype).tiny).to(wide)
+    margin = top.to(wide) - logits.gather(1, index).squeeze(1).to(wide)
+    return (margin + mass.log()).clamp_(min=lowest(wide)), powers, mass
 
 
 def _blocks(logits: Tensor) -> Iterator[slice]:
@@ -184,19 +217,13 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, len(logits), size))
 
 
-def _margin(top: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    return top - logits.gather(1, labels.unsqueeze(1)).squeeze(1).to(top.dtype)
-
-
 def _odds_forward(logits: Tensor, labels: Tensor, least: float = 1e-25) -> Passes:
-    top, powers, mass = powers_of_others(logits, labels, least)
-    against = (_margin(top, logits, labels) + mass.log()).clamp_(min=lowest(mass.dtype))
-    return against, powers, mass
+    return shares_of_others(logits, labels, least)
 
 
-def _odds_back(labels: Tensor, grad: Tensor, powers: Tensor, mass: Tensor) -> Tensor:
-    spread = powers * (grad / mass).to(powers.dtype).unsqueeze(-1)
-    return spread.scatter_(-1, labels.unsqueeze(-1), -grad.to(powers.dtype).unsqueeze(-1))
+def _odds_back(labels: Tensor, grad: Tensor, shares: Tensor, mass: Tensor) -> Tensor:
+    spread = shares * (grad / mass).to(shares.dtype).unsqueeze(-1)
+    return spread.scatter_(-1, labels.unsqueeze(-1), -grad.to(shares.dtype).unsqueeze(-1))
 
 
 def _odds_gradient(logits: Tensor, labels: Tensor) -> Tensor:
@@ -205,34 +232,32 @@ def _odds_gradient(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _brier_forward(logits: Tensor, labels: Tensor) -> Passes:
-    """Besides the powers: 1/S, p_y, 1 - p_y and sum_{j != y} p_j^2, S the sum of all powers."""
+    """Besides the shares: what makes them p_j, p_y, 1 - p_y and sum_{j != y} p_j^2."""
     norms = torch.empty(len(logits), dtype=working_dtype(logits), device=logits.device)
-    top, powers, mass = powers_of_others(logits, labels, norms=norms)
-    against = (_margin(top, logits, labels) + mass.log()).clamp_(min=lowest(mass.dtype))
+    against, shares, mass = shares_of_others(logits, labels, norms=norms)
     own, rest = torch.sigmoid(-against), torch.sigmoid(against)
     inverse = rest / mass
     squares = (norms.to(mass.dtype) * inverse).square()
-    return rest.square() + squares, powers, inverse, own, rest, squares
+    return rest.square() + squares, shares, inverse, own, rest, squares
 
 
-def _brier_back(labels: Tensor, grad: Tensor, powers: Tensor, *numbers: Tensor) -> Tensor:
-    """2 p_k (p_k + p_y q - sum p_j^2) at the others, -2 p_y B at the label; in two passes that stay in the cache."""
+def _brier_back(labels: Tensor, grad: Tensor, shares: Tensor, *numbers: Tensor) -> Tensor:
+    """2 p_k (p_k + p_y q - sum p_j^2) at the others, -2 p_y B at the label; in passes that stay in the cache."""
     inverse, own, rest, squares = numbers
-    a = (2 * grad * inverse.square()).to(powers.dtype)
-    b = (2 * grad * inverse * (own * rest - squares)).to(powers.dtype)
-    spread = torch.empty_like(powers)
-    for rows in _blocks(powers):
-        torch.addcmul(b[rows, None], powers[rows], a[rows, None], out=spread[rows])
-        spread[rows].mul_(powers[rows])
+    a = (2 * grad * inverse.square()).to(shares.dtype)
+    b = (2 * grad * inverse * (own * rest - squares)).to(shares.dtype)
+    spread = torch.empty_like(shares)
+    for rows in _blocks(shares):
+        torch.mul(shares[rows], a[rows, None], out=spread[rows]).add_(b[rows, None]).mul_(shares[rows])
     at_label = -2 * grad * own * (rest.square() + squares)
-    spread.scatter_(-1, labels.unsqueeze(-1), at_label.to(powers.dtype).unsqueeze(-1))
+    spread.scatter_(-1, labels.unsqueeze(-1), at_label.to(shares.dtype).unsqueeze(-1))
     # p_k - sum p_j^2 cancels where one wrong class has nearly all: then by the row's sum, which is 0
     if spread.device.type != "cpu":
-        return _summing_to_zero(spread, powers.argmax(-1, keepdim=True))
+        return _summing_to_zero(spread, shares.argmax(-1, keepdim=True))
     sure = squares > 0.5
     if bool(sure.any()):
         some = torch.nonzero(sure).squeeze(1)
-        spread[some] = _summing_to_zero(spread[some], powers[some].argmax(-1, keepdim=True))
+        spread[some] = _summing_to_zero(spread[some], shares[some].argmax(-1, keepdim=True))
     return spread
 
 
@@ -261,13 +286,38 @@ def _relative(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _entropy_forward(logits: Tensor, labels: Tensor) -> Passes:
-    d, p, rest = _relative(logits.to(working_dtype(logits)))
-    mean = (p * d).sum(-1)
+    if logits.device.type != "cpu":
+        return _entropy_passes(logits)[:4]
+    d = torch.empty(logits.shape, dtype=working_dtype(logits))
+    p, mean, rest = torch.empty_like(d), d.new_empty(len(d)), d.new_empty(len(d))
+    for rows in _blocks(logits):
+        block = logits[rows].to(d.dtype)
+        torch.sub(block, block.amax(1, keepdim=True), out=d[rows])
+        torch.softmax(block, 1, out=p[rows])
+        torch.sum(p[rows] * d[rows], 1, out=mean[rows])
+        first = p[rows].amax(1)
+        lower = 1 - first
+        if bool((first > 0.5).any()):  # then it is the sum of all others
+            torch.where(first > 0.5, -F.threshold(-p[rows], -0.5, 0.0).sum(1), lower, out=lower)
+        torch.div(lower, first, out=rest[rows])
+    some = torch.nonzero(mean.isnan()).squeeze(1)
+    if len(some):  # a class is masked, and has 0 times -inf
+        _, p[some], d[some], mean[some], rest[some] = _entropy_passes(logits[some])
     return (mean - torch.log1p(rest)).to(wide_dtype(logits)), p, d, mean
 
 
+def _entropy_passes(logits: Tensor) -> Passes:
+    d, p, rest = _relative(logits.to(working_dtype(logits)))
+    mean = (p * d).sum(-1)
+    return (mean - torch.log1p(rest)).to(wide_dtype(logits)), p, d, mean, rest
+
+
 def _entropy_back(labels: Tensor, grad: Tensor, p: Tensor, d: Tensor, mean: Tensor) -> Tensor:
-    return (d - mean.unsqueeze(-1)) * p * grad.to(p.dtype).unsqueeze(-1)
+    grad = grad.to(p.dtype)
+    spread, shift = torch.empty_like(p), -grad * mean
+    for rows in _blocks(p):
+        torch.mul(d[rows], grad[rows, None], out=spread[rows]).add_(shift[rows, None]).mul_(p[rows])
+    return spread
 
 
 def _entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
