@@ -69,7 +69,7 @@ def mean_leads(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rivals(logits: Tensor, labels: Tensor) -> Tensor:
-    """(N,) the class with the largest logit below that of the label; where there is none, its lead is infinite."""
+    """(N,) the class with the largest logit below that of the label; any class where none is below."""
     found = []
     for rows in [slice(None)] if wants_plain() or not len(logits) else _blocks(logits):
         leads = logits[rows].to(working_dtype(logits))
