@@ -160,6 +160,16 @@ def test_what_is_other_than_the_authors_code_is_said_of_texts_too(setting):
     assert sheets.otherwise(setting.networks[CE][0].run)[-1] == "bf16 autocast, not float32"
 
 
+def test_a_sheet_names_the_networks_that_computed_otherwise(reproductions):
+    found = {sheet.title: sheet.note for sheet in reproductions["mukhoti2020"].sheets}
+    texts = found["CNN, 20 Newsgroups, 50 epochs, mean, not clipped"]
+    (images,) = (
+        note for title, note in found.items() if title == "ResNet-18, CIFAR-10, 105 epochs, summed, clipped at 2"
+    )
+    assert texts.endswith("bf16 autocast, not float32; but float32 on a CPU: LS-0.05, seed 0.")
+    assert images.endswith("bf16 autocast, not float32.")
+
+
 def test_what_it_comes_to_is_said_of_what_was_trained_only(setting, reproductions):
     assert gist([]) == ()
     whole = reproductions["mukhoti2020"].gist

@@ -163,7 +163,8 @@ def ours_sheet(setting: Setting) -> Sheet:
         "AdaECE after (T)",
     )
     note = "In %, 95 % intervals over test samples; behind the dot what the paper prints"
-    told = "; ".join(otherwise(setting.networks[next(iter(setting.networks))][0].run))
+    networks = [network for found in setting.networks.values() for network in found]
+    told = "; ".join(otherwise(networks[0].run) + _in_other_arithmetic(networks))
     return Sheet(f"{setting.title}", columns, tuple(rows), f"{note}. Other than the authors' code: {told}.")
 
 
@@ -175,6 +176,17 @@ def otherwise(run: Run) -> list[str]:
         told += [note.rstrip(".") for note in run.info.get("data_notes", ())]
     found = arithmetic(run)
     return [*told, "bf16 autocast, not float32" if found == BF16 else f"our own code, in {found}"]
+
+
+def _in_other_arithmetic(networks: list[Network]) -> list[str]:
+    """The networks that did not compute as the first of their sheet, of which ``otherwise`` speaks."""
+    usual, found = arithmetic(networks[0].run), {}
+    for network in networks:
+        recipe = network.run.recipe
+        found.setdefault(arithmetic(network.run), []).append(
+            f"{later(METHODS.get(recipe.loss, recipe.loss))}, seed {recipe.seed}"
+        )
+    return [f"but {how}: {'; '.join(names)}" for how, names in found.items() if how != usual]
 
 
 BF16 = "bf16 autocast on a GPU"
