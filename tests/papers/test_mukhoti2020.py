@@ -75,6 +75,8 @@ def test_every_step_of_the_grid_has_its_title():
     assert step_of(named("mukhoti2020-short", loss="brier")) == next(iter(STEPS))
     assert step_of(named("mukhoti2020-short", batch=64)) == "batch 64"
     assert step_of(named("mukhoti2020-sst")) == "mean, not clipped"
+    assert step_of(named("mukhoti2020-sst", precision="bf16")) == "mean, not clipped"
+    assert differences(named("mukhoti2020-sst", precision="bf16")) == []
     for part in grid().values():
         assert {step_of(recipe) for recipe in part.values()} <= set(STEPS)
 
@@ -157,7 +159,7 @@ def test_what_is_other_than_the_authors_code_is_said_of_texts_too(setting):
         assert ("not 300" in found[0]) == name.startswith("sst")
         assert "have no vector" in found[1]
         assert found[-1].startswith("our own code, in float32" if name.startswith("sst") else "bf16")
-    assert sheets.otherwise(setting.networks[CE][0].run)[-1] == "bf16 autocast, not float32"
+    assert sheets.otherwise(setting.networks[CE][0].run)[-1] == "bf16 autocast on a GPU, not float32"
 
 
 def test_a_sheet_names_the_networks_that_computed_otherwise(reproductions):
@@ -166,8 +168,9 @@ def test_a_sheet_names_the_networks_that_computed_otherwise(reproductions):
     (images,) = (
         note for title, note in found.items() if title == "ResNet-18, CIFAR-10, 105 epochs, summed, clipped at 2"
     )
-    assert texts.endswith("bf16 autocast, not float32; but float32 on a CPU: LS-0.05, seed 0.")
-    assert images.endswith("bf16 autocast, not float32.")
+    assert "bf16 autocast on a GPU, not float32; but " in texts
+    assert "float32 on a CPU: LS-0.05, seed 0" in texts
+    assert images.endswith("bf16 autocast on a GPU, not float32.")
 
 
 def test_what_it_comes_to_is_said_of_what_was_trained_only(setting, reproductions):

@@ -39,6 +39,13 @@ def test_a_change_of_any_setting_changes_the_name():
     assert changes(named("mukhoti2020-short", loss="brier")) == {}  # the authors' code averages that one
 
 
+def test_the_same_training_in_another_precision_is_the_same_run_to_a_grid():
+    usual, halves = (named("mukhoti2020-sst", precision=precision) for precision in ("float32", "bf16"))
+    assert run_name(halves) == run_name(usual)
+    assert command_of(halves).endswith("--set precision=bf16")  # what is trained again is the very same
+    assert halves.digest != usual.digest
+
+
 @pytest.mark.parametrize("paper", GRIDS)
 def test_the_printed_command_is_the_recipe(paper):
     for recipe in GRIDS[paper].values():

@@ -97,9 +97,9 @@ some by name; what is stopped goes on where it was. `trueup curvature RUN` measu
 
 - The Hessian is that of the mean loss over the validation samples in the weights, in eval mode. The paper does not say
   of which loss: the training loss, or cross-entropy at the same weights. Both are measured, as the answers differ.
-- λ max is found by Lanczos' method to a residual of 0.1 %: so near it there is an eigenvalue; that it is the largest is
-  likely, not certain. The trace is exact for nets of linear
-  layers, ReLU, pooling and batch norm with at most 40 classes; else its standard error is at most 2 %.
+- λ max is found by Lanczos' method to a residual of 0.1 % or less: so near it there is an eigenvalue; that it is the
+  largest is likely, not certain. The trace is exact for nets of linear layers, ReLU, pooling and batch norm with at
+  most 40 classes; else its standard error is at most 2 %.
 - The paper names neither its recipe nor its data split. Its Figures 2 and 3 are on CIFAR-100; ours are on CIFAR-100
   (MLP and ResNet-18) and on CIFAR-10, as far as they are run: 30 epochs (falls of the learning rate after 13 and 22),
   SGD with momentum 0.9, weight decay 5e-4, crops and mirror images, batches of 128, mean loss, one seed; the learning

@@ -46,6 +46,9 @@ SCHEDULES = {
 """The recipes of mukhoti2020, and the word for each in the name of a run."""
 AXES = ("data", "model", "loss", "seed")
 """What a grid varies; they are named in a run's name by themselves."""
+ARITHMETIC = "precision"
+"""What no grid varies: "auto" leaves it to the machine. Runs of the same training in another precision are the same run
+to a grid, and each tells in what arithmetic it was made."""
 
 
 def changes(recipe: Recipe) -> dict[str, object]:
@@ -56,7 +59,7 @@ def changes(recipe: Recipe) -> dict[str, object]:
 
 
 def run_name(recipe: Recipe) -> str:
-    """A name that tells every recipe from all others, and people what it is.
+    """A name that tells every recipe from all others, and people what it is; the precision is not in it.
 
     >>> from trueup.train import named
     >>> run_name(named("mukhoti2020-short", model="resnet18", loss="focal:3", reduction="mean", clip=None))
@@ -65,7 +68,7 @@ def run_name(recipe: Recipe) -> str:
     if recipe.name not in RECIPES:
         return folder_name(recipe)
     parts = [recipe.data, recipe.model, recipe.loss, SCHEDULES.get(recipe.name, recipe.name)]
-    parts += [f"{field}-{_plain(value)}" for field, value in changes(recipe).items()]
+    parts += [f"{field}-{_plain(value)}" for field, value in changes(recipe).items() if field != ARITHMETIC]
     return "_".join(re.sub(r"[^\w.+-]+", "-", part) for part in (*parts, f"seed{recipe.seed}"))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from trueup.papers.published import Printed, printed
-from trueup.papers.stored import changes, run_name
+from trueup.papers.stored import ARITHMETIC, changes, run_name
 from trueup.train import Recipe, named
 
 DATASETS = {
@@ -126,7 +126,8 @@ def recipes() -> dict[str, Recipe]:
 
 def step_of(recipe: Recipe) -> str:
     """The title of the recipe's step."""
-    own = {k: v for k, v in changes(recipe).items() if (k, v) not in AS_AUTHORS.get(recipe.data, {}).items()}
+    no_step = AS_AUTHORS.get(recipe.data, {}) | {ARITHMETIC: recipe.precision}
+    own = {k: v for k, v in changes(recipe).items() if k not in no_step or no_step[k] != v}
     usual = named(recipe.name, loss=recipe.loss).to_dict()
     for title, settings in steps_of(recipe.name).items():
         if own == {k: v for k, v in settings.items() if usual[k] != v}:
@@ -150,7 +151,8 @@ def beside_run(recipe: Recipe) -> dict[tuple[str, str], Printed]:
 
 
 def differences(recipe: Recipe) -> list[str]:
-    """What the recipe does otherwise than the authors' code, as "epochs 105, not 350"."""
+    """What the recipe does otherwise than the authors' code, as "epochs 105, not 350"; but for its arithmetic."""
     whole = "mukhoti2020" if recipe.name == "mukhoti2020-short" else recipe.name
-    axes = {"data": recipe.data, "loss": recipe.loss, "seed": recipe.seed} | AS_AUTHORS.get(recipe.data, {})
+    axes = {"data": recipe.data, "loss": recipe.loss, "seed": recipe.seed, ARITHMETIC: recipe.precision}
+    axes |= AS_AUTHORS.get(recipe.data, {})
     return recipe.differences(named(whole, **axes, **({"model": recipe.model} if recipe.model in MODELS else {})))

@@ -175,7 +175,7 @@ def otherwise(run: Run) -> list[str]:
         told.append("word vectors of 100 dimensions" + (", not 300" if recipe.data == "sst" else ""))
         told += [note.rstrip(".") for note in run.info.get("data_notes", ())]
     found = arithmetic(run)
-    return [*told, "bf16 autocast, not float32" if found == BF16 else f"our own code, in {found}"]
+    return [*told, f"{found}, not float32" if found.startswith("bf16") else f"our own code, in {found}"]
 
 
 def _in_other_arithmetic(networks: list[Network]) -> list[str]:
@@ -189,13 +189,10 @@ def _in_other_arithmetic(networks: list[Network]) -> list[str]:
     return [f"but {how}: {'; '.join(names)}" for how, names in found.items() if how != usual]
 
 
-BF16 = "bf16 autocast on a GPU"
-
-
 def arithmetic(run: Run) -> str:
     on_gpu = bool(run.info["hardware"].get("gpu"))
     bf16 = run.recipe.precision == "bf16" or (run.recipe.precision == "auto" and on_gpu)
-    return BF16 if bf16 else f"float32 on a {'GPU' if on_gpu else 'CPU'}"
+    return f"{'bf16 autocast' if bf16 else 'float32'} on a {'GPU' if on_gpu else 'CPU'}"
 
 
 def ours_more(setting: Setting) -> Sheet:
