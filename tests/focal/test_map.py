@@ -240,3 +240,32 @@ def test_the_golden_losses():
     }.items():
         assert losses.parse(spec)(z, y).item() == pytest.approx(value, abs=1e-10)
     assert losses.MMCE(1)(z, y).item() == pytest.approx(0.1559326477, abs=1e-10)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_the_first_of_classes_that_tie_stays_the_first(gamma, dtype):
+    """Logits in half precision tie often: rounding must not let a later class win."""
+    z = torch.randint(-6, 7, (2000, 5), generator=torch.Generator().manual_seed(0)).to(dtype) / 3
+    found = trueup.focal_map(z, gamma)
+    assert torch.equal(found.argmax(1), z.argmax(1))
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    exact = trueup.focal_map(z.double(), gamma)
+    torch.testing.assert_close(found.double(), exact, rtol=2e-5, atol=2e-6)
+
+
+def test_at_a_tie_the_derivative_is_that_of_the_formula():
+    z = torch.tensor([[0.7, 0.7, -1.0], [0.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    for gamma in (-0.5, 1.0, 3.0):
+        assert torch.autograd.gradcheck(lambda z, g=gamma: trueup.focal_map(z, g), z)
+
+
+def test_half_precision_is_computed_in_float32():
+    p = torch.tensor([0.1, 0.3, 0.6], dtype=torch.bfloat16)
+    assert torch.equal(trueup.phi(p, 3), trueup.phi(p.float(), 3))
+    assert trueup.risk_minimiser(p, 3).dtype == torch.float32
+
+
+def test_the_inverse_refuses_logits():
+    with pytest.raises(trueup.InputError, match=r"log_probs: .* row 1 .*log_softmax"):
+        trueup.inverse_focal_map([[math.log(0.25), math.log(0.75)], [0.0, 0.0]], 2)

@@ -125,7 +125,7 @@ def test_gamma_star_near_one_half_where_the_branches_of_w_meet():
 
 
 def test_what_gammas_the_numbers_of_the_papers_are():
-    """gamma = 5 stands for p0 = .2 (4.85), gamma = 3 for .25 (3.07); none for .5."""
+    """gamma = 5 stands for p0 = .2 (4.85), gamma = 3 for .25 (3.07); no positive one for .5."""
     assert trueup.gamma_star([0.2, 0.25]) == pytest.approx([4.85, 3.07], abs=5e-3)
     assert trueup.phi([0.19, 0.2], 5) == pytest.approx([1.0278, 0.9869], abs=6e-5)
     assert trueup.phi(0.5, 7) == pytest.approx(0.046, abs=5e-4)
@@ -145,7 +145,14 @@ def test_gamma_star_of_small_probabilities():
     assert trueup.p0_of(gamma) == pytest.approx(p0, rel=1e-6)
 
 
-@pytest.mark.parametrize("p0", [0.5, 0.7, 1.0, 0.0, -0.1, float("nan")])
+def test_at_one_half_gamma_star_is_0_as_its_inverse_says():
+    """The double root at the end of the table: mukhoti2020's code gives 0 there, and the formula of W is NaN."""
+    assert trueup.gamma_star(0.5) == 0
+    assert trueup.p0_of(trueup.gamma_star(0.5)) == 0.5
+    assert trueup.gamma_star([0.2, 0.5])[1] == 0
+
+
+@pytest.mark.parametrize("p0", [0.5000001, 0.7, 1.0, 0.0, -0.1, float("nan")])
 def test_where_no_gamma_is_the_answer(p0):
     with pytest.raises(InputError, match="p0: no positive gamma"):
         trueup.gamma_star(p0)
@@ -208,3 +215,19 @@ def test_the_slope_of_phi_is_the_printed_one():
         printed = gamma * q ** (gamma - 2) * (-2 * q - q * p.log() + (gamma - 1) * p * p.log())
         by_bend = (trueup.phi(p, gamma) * p * q - focal.bend_at(torch.logit(p).neg(), gamma)) / (p * q**2)
         torch.testing.assert_close(by_bend, printed, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("text", ["3", "x", None])
+def test_a_gamma_that_is_no_number_is_named(text):
+    for call in (
+        lambda: trueup.phi(0.5, text),
+        lambda: trueup.focal_map([[0.0, 1.0]], text),
+        lambda: trueup.p0_of(text),
+        lambda: trueup.temperature_bounds(text),
+        lambda: trueup.FocalMap(text),
+        lambda: trueup.Focal(trueup.ByConfidence((0.2, 5), (1.0, text))),
+    ):
+        with pytest.raises(InputError, match="gamma"):
+            call()
+    with pytest.raises(InputError, match="p0"):
+        trueup.gamma_star(text)

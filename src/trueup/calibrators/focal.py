@@ -26,10 +26,7 @@ class FocalTemperatureMap(CalibrationMap):
         self.gamma = bounded(gamma, "gamma", -1.0)
 
     def scores(self, logits: Tensor) -> Tensor:
-        scores = log_h(logits / self.temperature, self.gamma)
-        # classes that tie at the top are computed in two ways: rounding must not let a later one win
-        top = logits.argmax(-1, keepdim=True)
-        return scores.scatter(-1, top, scores.amax(-1, keepdim=True))
+        return log_h(logits / self.temperature, self.gamma)
 
     def values(self) -> dict[str, Any]:
         return {"temperature": self.temperature, "gamma": self.gamma}

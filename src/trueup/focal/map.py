@@ -17,16 +17,15 @@ def focal_map(logits: Array, gamma: float | Tensor) -> Array:
     """Log-probabilities Psi_gamma(softmax(logits)) of (..., K) logits; ``gamma`` may be a tensor that broadcasts.
 
     Psi turns the softmax of a network that minimises focal loss into the posterior. It keeps the order of the
-    classes for gamma >= 0, and the most probable class for gamma >= -1. -inf masks a class.
+    classes for gamma >= 0, and the most probable class for gamma >= -1. -inf masks a class. Half-precision logits are
+    computed in float32, and so is the result: rounded to half, two classes could tie that did not.
 
     >>> import torch, trueup
     >>> trueup.focal_map(torch.tensor([0.7744, 0.2256]).log(), 1.0).exp()  # the minimiser for the posterior .9, .1
     tensor([0.9000, 0.1000])
     """
-    z = inputs.as_tensor(logits, "logits") if not isinstance(logits, Tensor) else logits
-    if not z.dtype.is_floating_point:
-        z = z.double()
-    result = log_h(inputs.possible_rows(z, "logits"), checked_gamma(gamma)).log_softmax(-1)
+    z = inputs.possible_rows(numbers(logits, "logits"), "logits")
+    result = log_h(z.to(inputs.working_dtype(z)), checked_gamma(gamma)).log_softmax(-1)
     return result if isinstance(logits, Tensor) else inputs.like(result, logits)
 
 
@@ -39,7 +38,11 @@ def log_h_of(parts: Complements, gamma: float | Tensor) -> Tensor:
     """The same where the parts of v are known, which no gamma changes."""
     r = -parts.others * parts.log_v.clamp(min=torch.finfo(parts.log_v.dtype).min) / (1 - parts.others)
     growth = torch.log1p(gamma * r).scatter(-1, parts.top, log_growth(parts.log_q_top, gamma))
-    return parts.log_v - gamma * parts.log_q - growth
+    scores = parts.log_v - gamma * parts.log_q - growth
+    # classes that tie at the top are computed in two ways: rounding must not let a later one win
+    own = scores.gather(-1, parts.top)
+    lifted = own + (scores.detach().amax(-1, keepdim=True) - own.detach())
+    return scores.scatter(-1, parts.top, lifted)
 
 
 def inverse_focal_map(log_probs: Array, gamma: float | Tensor) -> Array:
@@ -50,11 +53,14 @@ def inverse_focal_map(log_probs: Array, gamma: float | Tensor) -> Array:
     """
     given = inputs.possible_rows(numbers(log_probs, "log_probs"), "log_probs")
     g = checked_gamma(gamma)
-    target = given.to(wide_dtype(given)).clamp(min=-1e6).log_softmax(-1)
-    with torch.no_grad():
-        x = _inverse(target, g)
-    x = (x + _newton_step(x, target, g)).log_softmax(-1)
-    result = torch.where(given == -torch.inf, given, x.to(given.dtype))
+    if inputs.can_look(given):
+        off = given.detach().to(wide_dtype(given)).logsumexp(-1).expm1().abs()
+        if not float(off.max()) <= inputs.sum_tolerance(given):
+            row = int(off.argmax())
+            raise InputError(
+                f"log_probs: the probabilities of row {row} do not sum to one; if these are logits, apply log_softmax"
+            )
+    result = _minimiser(given, g)
     return result if isinstance(log_probs, Tensor) else inputs.like(result, log_probs)
 
 
@@ -69,9 +75,19 @@ def risk_minimiser(posterior: Array, gamma: float | Tensor) -> Array:
     if p.ndim == 0 or p.shape[-1] < 2:
         raise InputError("posterior: expected the probabilities of at least two classes in the last dimension")
     inputs.distributions(p.detach().reshape(-1, p.shape[-1]), "posterior")
+    p = p.to(inputs.working_dtype(p))
     log_p = torch.where(p > 0, p.clamp(min=torch.finfo(p.dtype).tiny).log(), -torch.inf)
-    result = inverse_focal_map(log_p, gamma).exp()
+    result = _minimiser(log_p, checked_gamma(gamma)).exp()
     return result if isinstance(posterior, Tensor) else inputs.like(result, posterior)
+
+
+def _minimiser(log_p: Tensor, gamma: float | Tensor) -> Tensor:
+    """The inverse of the map at (..., K) log-probabilities that are known to be some, up to a constant in each row."""
+    target = log_p.to(wide_dtype(log_p)).clamp(min=-1e6).log_softmax(-1)
+    with torch.no_grad():
+        x = _inverse(target, gamma)
+    x = (x + _newton_step(x, target, gamma)).log_softmax(-1)
+    return torch.where(log_p == -torch.inf, -torch.inf, x.to(inputs.working_dtype(log_p)))
 
 
 def _inverse(target: Tensor, gamma: float | Tensor) -> Tensor:

@@ -23,6 +23,7 @@ def phi(p: Array, gamma: float | Array) -> Array:
     0.3849
     """
     p_, g = numbers(p, "p"), numbers(checked_gamma(gamma), "gamma")
+    p_ = p_.to(inputs.working_dtype(p_))
     if not bool(((p_ >= 0) & (p_ <= 1)).all()):
         raise InputError("p: a probability lies within 0 and 1")
     q, near = 1 - p_, p_ > 0.5
@@ -124,7 +125,7 @@ def checked_gamma(gamma: Any, name: str = "gamma") -> Any:
     """gamma, a number, a tensor or an array, unless an entry is below -1, where phi changes sign, or is no number."""
     if torch.compiler.is_compiling():
         return gamma
-    values = gamma if isinstance(gamma, Tensor) else torch.tensor(np.asarray(gamma, dtype=np.float64))
+    values = inputs.as_tensor(gamma, name)
     if not bool(((values >= -1) & (values < torch.inf)).all()):
         worst = float(values[~((values >= -1) & (values < torch.inf))].reshape(-1)[0])
         raise InputError(f"{name}: {worst:g} is not valid; focal loss needs a finite gamma of at least -1")

@@ -15,17 +15,18 @@ from trueup.inputs import Array, InputError
 def gamma_star(p0: float | Array) -> float | Array:
     """The gamma > 0 for which phi(p0) = 1 (mukhoti2020, Proposition 2): above p0 focal gradients are the smaller.
 
-    With a = 1 - p0 and b = p0 log p0 it is a/b + W_{-1}(-(a^(1 - a/b) / b) log a) / log a. It exists for p0 < 1/2 only.
+    With a = 1 - p0 and b = p0 log p0 it is a/b + W_{-1}(-(a^(1 - a/b) / b) log a) / log a. It falls to 0 at p0 = 1/2,
+    and beyond there is none.
 
     >>> import trueup
     >>> round(trueup.gamma_star(0.25), 2)
     3.07
     """
-    p = np.asarray(p0, dtype=np.float64)
-    if not bool(np.all((p > 0) & (p < 0.5))):
+    p = inputs.as_tensor(p0, "p0").double().numpy(force=True)
+    if not bool(np.all((p > 0) & (p <= 0.5))):
         raise InputError(
-            "p0: no positive gamma solves phi(p0) = 1 for p0 >= 0.5 (phi stays below 1 there), nor at p0 <= 0; "
-            "give p0 between 0 and 0.5"
+            "p0: no positive gamma solves phi(p0) = 1 for p0 > 0.5 (phi stays below 1 there), nor at p0 <= 0; "
+            "give p0 above 0 and up to 0.5, where gamma is 0"
         )
     a, b, log_a = 1 - p, p * np.log(p), np.log1p(-p)
     argument = -np.exp((1 - a / b) * log_a) / b * log_a
@@ -40,6 +41,7 @@ def gamma_star(p0: float | Array) -> float | Array:
         growth = np.log1p(g * r) / g
         moved = np.maximum(g * (1 - (log_a + growth) / (r / (1 + g * r) - growth)), g / 2)
         gamma = np.where(exact, gamma, moved)
+    gamma = np.where(p == 0.5, 0.0, gamma)
     return float(gamma) if np.ndim(p0) == 0 else inputs.like(torch.from_numpy(gamma), p0)
 
 
@@ -60,7 +62,7 @@ def confidence_thresholds(gamma: float | Array) -> tuple[float | Array, float | 
 
 
 def _thresholds(gamma: float | Array) -> tuple[float | Array, float | Array]:
-    g = np.asarray(gamma, dtype=np.float64)
+    g = inputs.as_tensor(gamma, "gamma").double().numpy(force=True)
     if not bool(np.all((g >= 0) & np.isfinite(g))):
         raise InputError("gamma: the thresholds exist for a finite gamma of at least 0")
 
@@ -98,7 +100,7 @@ def temperature_bounds(gamma: float | Array) -> tuple[float | Array, float | Arr
 
     komisarenko2024's theorem; for three classes and more it does not hold.
     """
-    g = np.asarray(gamma, dtype=np.float64)
+    g = inputs.as_tensor(gamma, "gamma").double().numpy(force=True)
     if not bool(np.all((g >= 0) & np.isfinite(g))):
         raise InputError("gamma: the bounds are those of a finite gamma of at least 0")
     low, high = 1 / (1 + g), 1 / (1 + g - np.log1p(g) / 2)
