@@ -1,6 +1,7 @@
 """The arguments and shapes of torch.nn.CrossEntropyLoss, and the input that is refused."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -194,6 +195,7 @@ def test_wrong_shapes_are_named(z, y, says):
         (lambda: losses.Scheduled((1.0, float("nan"))), "gamma: nan"),
         (lambda: losses.Scheduled((1.0, 3)).set_progress(1.5), "fraction: 1.5"),
         (lambda: losses.Scheduled((1.0, 3)).set_progress(float("nan")), "fraction: nan"),
+        (lambda: losses.Scheduled((1.0, 3)).set_progress("0.5"), "fraction: '0.5'"),
         (lambda: losses.LabelSmoothing(-0.1), "eps: .*-0.1"),
         (lambda: losses.LabelSmoothing(1.0), "eps: .*1.0"),
         (lambda: losses.LabelSmoothing(float("nan")), "eps: .*nan"),
@@ -220,3 +222,21 @@ def test_wrong_shapes_are_named(z, y, says):
 def test_bad_settings_are_named(make, says):
     with pytest.raises(InputError, match=says):
         make()
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_weights_in_float64_keep_their_digits(eps):
+    """and do not widen a loss in float32."""
+    z, y = shaped((6,), soft=False)
+    weight = torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    ours = losses.LabelSmoothing(eps, weight=weight) if eps else losses.CrossEntropy(weight=weight)
+    close(ours(z, y), torch.nn.CrossEntropyLoss(weight, label_smoothing=eps)(z, y), rtol=1e-14, atol=0)
+    assert ours(z.float(), y).dtype == torch.float32
+    with pytest.raises(InputError, match="weight"):
+        losses.CrossEntropy(weight="balanced")
+
+
+@pytest.mark.parametrize("loss", [losses.CrossEntropy(), losses.LabelSmoothing(0.1), losses.Focal(2)])
+def test_a_label_that_is_masked_costs_infinity(loss):
+    z = torch.tensor([[1.0, -math.inf, 0.0]])
+    assert loss(z, torch.tensor([1])) == math.inf

@@ -32,7 +32,9 @@ class Loss(nn.Module, ABC):
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction: {reduction!r} is none of {', '.join(REDUCTIONS)}")
         if weight is not None:
-            weight = torch.as_tensor(weight, dtype=torch.float32)
+            # float64 where a tensor says so: a list may go to a device that has none
+            exact = isinstance(weight, Tensor) and weight.dtype == torch.float64
+            weight = inputs.as_tensor(weight, "weight").to(torch.float64 if exact else torch.float32)
             if weight.ndim != 1 or not bool((torch.isfinite(weight) & (weight >= 0)).all()):
                 raise InputError("weight: expected one finite number for each class, none of them negative")
         self.register_buffer("weight", weight)

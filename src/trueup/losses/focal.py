@@ -77,7 +77,7 @@ class Scheduled(Gamma):
 
     def set_progress(self, fraction: float) -> None:
         """``fraction`` of the training is done, from 0 to 1."""
-        if not 0 <= fraction <= 1:
+        if not (isinstance(fraction, int | float) and 0 <= fraction <= 1):
             raise InputError(f"fraction: {fraction!r} is not within 0 and 1")
         step = min(int((self.bounds <= fraction + 1e-12).sum()), len(self.bounds) - 1)
         self.gamma.copy_(self.gammas[step])

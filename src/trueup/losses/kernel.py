@@ -77,7 +77,7 @@ def fused(loss: Focal | CrossEntropy, logits: Tensor, labels: Tensor) -> Tensor:
         raise InputError(f"the fused kernel cannot serve: {why}")
     gamma = getattr(loss, "gamma", 0.0)
     bounds, gammas = _steps(gamma, logits.device)
-    weight, labels = loss.weight, labels.contiguous()
+    weight, labels = None if loss.weight is None else loss.weight.float(), labels.contiguous()
     if weight is not None and len(weight) != logits.shape[1]:
         raise InputError(f"weight: {len(weight)} weights for {logits.shape[1]} classes")
     sizes = configuration(logits.shape[1], logits.element_size())

@@ -27,14 +27,16 @@ class LabelSmoothing(Loss):
         self.eps = float(eps)
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return focal_of_odds(odds_against(logits, labels), 0.0) - self.eps * mean_leads(logits, labels)
+        u, leads = odds_against(logits, labels), mean_leads(logits, labels)
+        # infinite over a label that is masked, where cross-entropy is: the two must not end as NaN
+        return focal_of_odds(u, 0.0) - self.eps * leads.clamp(max=torch.finfo(leads.dtype).max)
 
     def weighted(self, values: Tensor, weights: Tensor, logits: Tensor) -> Tensor:
         log_p = logits.to(working_dtype(logits)).log_softmax(-1)
         possible = log_p != -torch.inf
         terms = -torch.where(possible, log_p, 0.0) / possible.sum(1, keepdim=True)
         assert self.weight is not None
-        return weights * (values - self.eps * terms.sum(1)) + self.eps * (terms * self.weight).sum(1)
+        return weights * (values - self.eps * terms.sum(1)) + self.eps * (terms * self.weight.to(terms.dtype)).sum(1)
 
     def per_sample_soft(self, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
         log_p = logits.to(working_dtype(logits)).log_softmax(-1)
