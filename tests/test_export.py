@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import trueup
+from trueup.calibrators.softplus import SoftplusMap
 from trueup.export import Calibrated, export
 from trueup.inputs import InputError
 
@@ -108,3 +109,16 @@ def test_bad_requests_are_told(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"pip install 'trueup\[onnx\]'"):
         export(made, tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@needs_onnx
+@pytest.mark.parametrize(("rate", "bend"), [(35.0, 1e6), (0.06, 1.6e4), (3.0, 0.5)])
+@pytest.mark.parametrize("confidence", [1e-4, 1.0, 100.0])
+def test_a_bent_softplus_map_keeps_its_digits_in_float32_and_onnx(rate, bend, confidence, tmp_path):
+    """Fits where data are few end there: the slope is a small difference of large numbers in the plain formula."""
+    made = SoftplusMap(5, 0.4 / (1 + bend), rate, bend)
+    z = fitted("none")[1] * confidence
+    true = made(z.double())
+    torch.testing.assert_close(made(z).double(), true, rtol=0, atol=3e-6)
+    path = export(made, tmp_path / "map.onnx")
+    torch.testing.assert_close(run_onnx(path, z)[1].double(), true, rtol=0, atol=3e-6)

@@ -7,6 +7,7 @@ ranking of the classes is kept.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,8 +46,19 @@ class SoftplusMap(CalibrationMap):
 
 def _log_mixture(u: Tensor, bend: float) -> Tensor:
     """log((v + exp(u)) / (v + 1)) for u >= 0, exact where it is small and finite where exp(u) is not."""
-    small = torch.log1p(torch.expm1(u.clamp(max=_LINEAR_FROM)) / (1 + bend))
-    return torch.where(u < _LINEAR_FROM, small, u + torch.log1p(torch.expm1(-u) * (bend / (1 + bend))))
+    small = _log1p(_expm1(u.clamp(max=_LINEAR_FROM)) / (1 + bend))
+    return torch.where(u < _LINEAR_FROM, small, u + (torch.log1p(bend * torch.exp(-u)) - math.log1p(bend)))
+
+
+def _log1p(x: Tensor) -> Tensor:
+    """For x >= 0. ONNX has neither this nor the next, and loses their digits; it has the hyperbolic functions."""
+    if not torch.compiler.is_exporting():
+        return torch.log1p(x)
+    return torch.where(x < 1, 2 * torch.atanh(x.clamp(max=1) / (2 + x.clamp(max=1))), torch.log(1 + x))
+
+
+def _expm1(x: Tensor) -> Tensor:
+    return 2 * torch.sinh(x / 2) * torch.exp(x / 2) if torch.compiler.is_exporting() else torch.expm1(x)
 
 
 def family(x: np.ndarray, log_probs: Tensor) -> tuple[Tensor, list[Tensor]]:
