@@ -122,7 +122,7 @@ def compare(
         )
     if not calibrators:
         raise InputError("calibrators: none is named")
-    settings = [calibrator(each) if isinstance(each, str) else each for each in calibrators]
+    settings = [each if isinstance(each, Calibrator) else calibrator(each) for each in calibrators]
     rows = []
     for i, (each, named) in enumerate(zip(settings, calibrators, strict=True)):
         start = time.perf_counter()

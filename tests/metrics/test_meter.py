@@ -106,6 +106,8 @@ def test_a_meter_refuses_other_classes_and_other_meters():
         meter.update(*cases.drawn(10, 4, 0))
     with pytest.raises(trueup.InputError, match="differ"):
         meter.merge(trueup.Meter(4))
+    with pytest.raises(trueup.InputError, match="another meter"):
+        meter.merge({"n": 3})
     assert meter.n == 0
 
 
@@ -132,3 +134,13 @@ def test_two_processes_compute_the_whole():
     for found in both:
         for name in [*SAME, "adaptive_ece"]:
             assert found[name] == pytest.approx(whole[name], abs=1e-12)
+
+
+@pytest.mark.parametrize("threshold", [0.0, -0.1, 1.1, float("nan"), "x", None, True])
+def test_a_threshold_is_a_confidence(threshold):
+    for call in (
+        lambda: trueup.confident_share([[0.5, 0.5]], [0], threshold),
+        lambda: trueup.Meter(2, threshold=threshold),
+    ):
+        with pytest.raises(trueup.InputError, match="threshold"):
+            call()

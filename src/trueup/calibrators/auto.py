@@ -48,6 +48,7 @@ class Auto(Calibrator):
 
     def __post_init__(self) -> None:
         count(self.folds, "folds", least=2)
+        count(self.seed, "seed", least=0)
 
     @property
     def keeps_ranking(self) -> bool:

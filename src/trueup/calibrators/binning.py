@@ -143,7 +143,7 @@ class Isotonic(Calibrator):
 
 
 def _require_prior(prior: float) -> None:
-    if not 0 <= prior < np.inf:
+    if isinstance(prior, bool) or not isinstance(prior, int | float | np.number) or not 0 <= prior < np.inf:
         raise InputError(f"prior: expected a number of samples, at least 0, got {prior!r}")
 
 

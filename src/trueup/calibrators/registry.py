@@ -43,6 +43,8 @@ MAPS: dict[str, type[CalibrationMap]] = {
 
 def calibrator(spec: str) -> Calibrator:
     """The settings that a text names: ``temperature``, ``softplus+vector``, ``focal-map:3``."""
+    if not isinstance(spec, str):
+        raise InputError(f"calibrator: expected a text such as softplus+vector, got {spec!r}")
     steps = [_step(part.strip()) for part in spec.split("+")]
     return steps[0] if len(steps) == 1 else Chain(*steps)
 

@@ -9,7 +9,7 @@ import torch
 
 from trueup.inputs import Array, InputError, count
 from trueup.metrics import bins as binning
-from trueup.metrics.scores import ConfidentShare, score
+from trueup.metrics.scores import ConfidentShare, checked_threshold, score
 
 FINE = 1 << 18
 _NEAREST_TO_1 = 1e-9
@@ -37,7 +37,7 @@ class Meter:
     def __init__(self, classes: int, bins: int = 15, threshold: float = 0.99) -> None:
         self.classes = count(classes, "classes", least=2)
         self.bins = count(bins, "bins")
-        self.threshold = float(threshold)
+        self.threshold = checked_threshold(threshold)
         self.reset()
 
     def reset(self) -> None:
@@ -83,6 +83,8 @@ class Meter:
 
     def merge(self, other: Meter) -> Meter:
         """Adds what another meter has seen, and returns this one."""
+        if not isinstance(other, Meter):
+            raise InputError(f"merge: expected another meter, got {other!r}")
         if (self.classes, self.bins, self.threshold) != (other.classes, other.bins, other.threshold):
             raise InputError("merge: the meters differ in classes, bins or threshold")
         for name, sums in other._sums.items():

@@ -213,7 +213,15 @@ class ConfidentShare(NamedTuple):
 def confident_share(probs: Array | TopLabel, labels: Array | None = None, threshold: float = 0.99) -> ConfidentShare:
     """How many predictions are confident, and how many of those are right (S99 of mukhoti2020, Table 6)."""
     s = top_label(probs, labels)
+    threshold = checked_threshold(threshold)
     confident = s.confidence >= np.asarray(threshold, s.confidence.dtype)
     many = int(np.count_nonzero(confident))
     right = int(np.count_nonzero(confident & s.correct))
     return ConfidentShare(many / len(s), right / many if many else float("nan"))
+
+
+def checked_threshold(threshold: float) -> float:
+    """A confidence, above 0 and at most 1."""
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 < threshold <= 1:
+        raise InputError(f"threshold: expected a confidence above 0 and at most 1, got {threshold!r}")
+    return float(threshold)
