@@ -112,11 +112,11 @@ def test_bad_requests_are_told(tmp_path, monkeypatch):
 
 
 @needs_onnx
-@pytest.mark.parametrize(("rate", "bend"), [(35.0, 1e6), (0.06, 1.6e4), (3.0, 0.5)])
+@pytest.mark.parametrize(("slope", "rate", "bend"), [(4e-7, 35.0, 1e6), (0.4, 0.06, 1.6e4), (0.5, 3.0, 0.5)])
 @pytest.mark.parametrize("confidence", [1e-4, 1.0, 100.0])
-def test_a_bent_softplus_map_keeps_its_digits_in_float32_and_onnx(rate, bend, confidence, tmp_path):
+def test_a_bent_softplus_map_keeps_its_digits_in_float32_and_onnx(slope, rate, bend, confidence, tmp_path):
     """Fits where data are few end there: the slope is a small difference of large numbers in the plain formula."""
-    made = SoftplusMap(5, 0.4 / (1 + bend), rate, bend)
+    made = SoftplusMap(5, slope, rate, bend)
     z = fitted("none")[1] * confidence
     true = made(z.double())
     torch.testing.assert_close(made(z).double(), true, rtol=0, atol=3e-6)
