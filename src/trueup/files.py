@@ -100,8 +100,10 @@ def told_as(path: Path) -> Iterator[None]:
         raise
 
 
-def fault(error: OSError) -> str:
+def fault(error: InputError | OSError) -> str:
     """What went wrong with which file, for people."""
+    if isinstance(error, InputError):
+        return str(error)
     where = error.filename2 or error.filename
     return f"{where}: {error.strerror or error}" if where else str(error)
 

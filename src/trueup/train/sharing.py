@@ -11,10 +11,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+QUIT, PATIENCE = b"quit -t 5\n", 30
+"""With a time after which the service no longer waits for its processes: one may hang, see ``run_all``. And so many
+seconds we wait for the service itself."""
 
 
 @contextmanager
@@ -38,4 +41,7 @@ def shared_gpu() -> Iterator[bool]:
         finally:
             for name in ours:
                 del os.environ[name]
-            subprocess.run([CONTROL], input=b"quit\n", env=os.environ | ours, capture_output=True, check=False)
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    [CONTROL], input=QUIT, env=os.environ | ours, capture_output=True, check=False, timeout=PATIENCE
+                )

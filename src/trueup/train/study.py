@@ -175,11 +175,11 @@ def run_study(
     A run that fails is reported and does not stop the others. ``watch`` is called once with all tasks before the first
     event, and then with each. Without ``jobs`` a GPU has one run at a time, and a CPU one for each core.
     """
-    alone = chosen_device(device).type == "cuda"
-    jobs = count(jobs, "jobs") if jobs is not None else 1 if alone else os.cpu_count() or 1
+    place = chosen_device(device)
+    jobs = count(jobs, "jobs") if jobs is not None else 1 if place.type == "cuda" else os.cpu_count() or 1
     folder = Path(folder)
     recipes = study.recipes()
-    options = {"device": device, "mode": mode, "data_dir": None if data_dir is None else str(data_dir)}
+    options = {"device": str(place), "mode": mode, "data_dir": None if data_dir is None else str(data_dir)}
     open_tasks = [
         Task(name, recipe, folder / name, options)
         for name, recipe in recipes.items()

@@ -1,7 +1,8 @@
 """Processes that train: each takes one run after another, and one that dies takes only its own run with it.
 
 A worker reads tasks from stdin and writes events to stdout, a line of JSON each; what libraries print goes to its log.
-Importing torch takes longer than a small run, so a worker stays for the next.
+Importing torch takes longer than a small run, so a worker stays for the next; but not after an exception that nobody
+foresaw: an error of the GPU stays with its process, and every run after it would fail likewise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import IO, Any
 
 from trueup.files import fault
 from trueup.inputs import InputError
-from trueup.train.loop import chosen_device
 from trueup.train.recipe import Recipe
 from trueup.train.run import train
 from trueup.train.sharing import shared_gpu
@@ -51,6 +51,12 @@ class Event:
     task: Task
     epochs_done: float = 0
     message: str = ""
+    broken: bool = False
+    """Whether its process has ended in the middle of it, or is good for nothing any more."""
+
+    @property
+    def is_end(self) -> bool:
+        return self.kind in ("done", "failed")
 
 
 def run_all(
@@ -58,42 +64,67 @@ def run_all(
 ) -> dict[str, str]:
     """Runs the tasks, ``jobs`` side by side; the names of those that failed, and why. Ctrl-C ends the workers.
 
-    Several on one GPU share it as ``shared_gpu`` says.
+    Several on one GPU share it as ``shared_gpu`` says. When a process is killed there in the middle of its work, the
+    others wait for the GPU for ever, and no error tells it; and an error of the GPU is one of all. So they are ended
+    with it, and their runs go on from their checkpoints in new processes under a new service: what one that dies takes
+    from the others is some seconds. It is its end that is looked for, and no lack of progress, for nobody knows how
+    long an epoch may take. Its own run has failed and is not tried again, so that there is an end to this.
     """
-    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
     failed: dict[str, str] = {}
-    lock = threading.Lock()
+    begun: set[str] = set()
 
     def tell(event: Event) -> None:
-        with lock:
-            if event.kind == "failed":
-                failed[event.task.name] = event.message
-            if watch is not None:
-                watch(event)
+        if event.kind == "begin" and event.task.name in begun:
+            return  # it goes on
+        begun.add(event.task.name)
+        if event.kind == "failed":
+            failed[event.task.name] = event.message
+        if watch is not None:
+            watch(event)
 
-    servers = [_Server(waiting, tell, logs / f"worker-{i}.log", jobs) for i in range(min(jobs, len(tasks)))]
-    on_gpu = any(chosen_device(task.options.get("device", "auto")).type == "cuda" for task in tasks)
-    with shared_gpu() if on_gpu and len(servers) > 1 else nullcontext():
-        try:
-            for server in servers:
-                server.thread.start()
-            for server in servers:
-                while server.thread.is_alive():
-                    server.thread.join(0.2)  # in short waits, so that Ctrl-C is heard
-        finally:
-            for server in servers:
-                server.stop()
+    left = list(tasks)
+    while left:
+        on_gpu = any(task.options.get("device", "").startswith("cuda") for task in left)
+        with shared_gpu() if on_gpu and min(jobs, len(left)) > 1 else nullcontext(False) as shared:
+            left = _serve_all(left, jobs, logs, tell, together=shared)
     return failed
 
 
-class _Server:
-    """Hands tasks to a worker process of its own, and starts another when that dies."""
+def _serve_all(
+    tasks: Sequence[Task], jobs: int, logs: Path, tell: Callable[[Event], None], *, together: bool
+) -> list[Task]:
+    """Runs the tasks; which are left, where all processes end ``together`` as soon as one is broken."""
+    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    left = {task.name: task for task in tasks}
+    workers = min(jobs, len(tasks))
+    servers = [_Server(waiting, events.put, logs / f"worker-{i}.log", workers) for i in range(workers)]
+    try:
+        for server in servers:
+            server.thread.start()
+        while left:
+            event = events.get()
+            if event.is_end:
+                del left[event.task.name]
+            tell(event)
+            if event.broken and together:
+                break
+    finally:
+        for server in servers:
+            server.stop()
+        for server in servers:
+            server.thread.join(10)
+    return list(left.values())
 
-    def __init__(self, waiting: Any, tell: Callable[[Event], None], log: Path, jobs: int) -> None:
+
+class _Server:
+    """Hands tasks to a worker process of its own, and starts another when that is broken."""
+
+    def __init__(self, waiting: Any, tell: Callable[[Event], None], log: Path, workers: int) -> None:
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.waiting, self.tell, self.log, self.jobs = waiting, tell, log, jobs
+        self.waiting, self.tell, self.log, self.workers = waiting, tell, log, workers
         self.process: subprocess.Popen[str] | None = None
         self.stopping = False
 
@@ -104,21 +135,28 @@ class _Server:
             except queue.Empty:
                 break
             try:
-                self._serve(task)
-            except OSError as error:  # no process could be started, or no log written
-                self.tell(Event("failed", task, message=fault(error)))
+                end = self._serve(task)
+            except Exception as error:  # no process could be started, or no log written: nobody may wait for its end
+                message = fault(error) if isinstance(error, OSError) else repr(error)
+                end = Event("failed", task, message=message, broken=True)
+            if end is None or end.broken:
+                self._end()
+            if end is not None:
+                self.tell(end)
         self._end()
 
     def stop(self) -> None:
         self.stopping = True
-        if self.process is not None:
-            self.process.terminate()
-        if self.thread.is_alive():
-            self.thread.join(10)
+        process = self.process
+        if process is not None:
+            process.terminate()
 
-    def _serve(self, task: Task) -> None:
+    def _serve(self, task: Task) -> Event | None:
+        """How the run ended; None where it was stopped."""
         if self.process is None:
             self.process = self._worker()
+        if self.stopping:
+            return None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.tell(Event("begin", task))
@@ -129,19 +167,21 @@ class _Server:
             for line in self.process.stdout:
                 event = json.loads(line)
                 done = event.get("epochs_done", done)
-                self.tell(Event(event["kind"], task, done, event.get("message", "")))
-                if event["kind"] in ("done", "failed"):
-                    return
+                heard = Event(event["kind"], task, done, event.get("message", ""), event.get("broken", False))
+                if heard.is_end:
+                    return heard
+                self.tell(heard)
         except (BrokenPipeError, ValueError):
             pass
-        if not self.stopping:
-            code = self.process.wait()
-            how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            self.tell(Event("failed", task, done, f"its process ended ({how})\n{_last_lines(self.log)}".rstrip()))
-        self._end()
+        if self.stopping:
+            return None
+        code = self.process.wait()
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        message = f"its process ended ({how})\n{_last_lines(self.log)}".rstrip()
+        return Event("failed", task, done, message, broken=True)
 
     def _worker(self) -> subprocess.Popen[str]:
-        threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
+        threads = str(max(1, (os.cpu_count() or 1) // self.workers))
         with open(self.log, "ab") as log:
             return subprocess.Popen(
                 COMMAND,
@@ -209,13 +249,11 @@ def _work(task: dict[str, Any], events: IO[str]) -> None:
             **task["options"],
         )
         tell("done", epochs_done=recipe.epochs)
-    except InputError as error:
-        tell("failed", message=str(error))
-    except OSError as error:
+    except (InputError, OSError) as error:
         tell("failed", message=fault(error))
     except Exception:  # whatever a run throws, the next one is tried
         traceback.print_exc()
-        tell("failed", message="\n".join(traceback.format_exc().splitlines()[-6:]))
+        tell("failed", message="\n".join(traceback.format_exc().splitlines()[-6:]), broken=True)
 
 
 if __name__ == "__main__":
