@@ -5,6 +5,8 @@ import json
 import re
 import shlex
 import shutil
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from trueup.inputs import InputError
 from trueup.papers import chosen, open_runs, retrain, stored
 from trueup.papers.stored import changes, command_of, load_runs, origin, run_name, store
 from trueup.predictions import Predictions, load
-from trueup.train import load_run, named, train
+from trueup.train import load_run, named, train, worker
 
 RUN = "cifar10_resnet18_focal-3_short_seed0"
 GRIDS = {name: module.recipes() for name, module in chosen("all").items()}
@@ -134,6 +136,61 @@ def test_a_grid_is_retrained_kept_and_not_trained_again(tmp_path):
     assert open_runs(recipes, tmp_path, only="*seed1*") == {k: v for k, v in recipes.items() if v.seed == 1}
     with pytest.raises(InputError, match="--only none: no run of the grid is named so"):
         open_runs(recipes, results, only="none")
+
+
+COPIES = """
+import json, shutil, sys
+for line in sys.stdin:
+    task = json.loads(line)
+    shutil.copytree(f"READY/{task['recipe']['seed']}", task["folder"])
+    print(json.dumps({"kind": "done"}), flush=True)
+"""
+
+
+def test_a_run_is_kept_before_the_next_begins_and_one_that_cannot_be_kept_stops_no_other(tmp_path, monkeypatch):
+    small = SMALL.changed({"epochs": 1, "milestones": (), "factors": ()})
+    recipes = {run_name(recipe): recipe for recipe in (small.changed({"seed": seed}) for seed in range(3))}
+    for recipe in recipes.values():
+        train(recipe, tmp_path / "ready" / f"{recipe.seed}", device="cpu")
+    path = tmp_path / "ready" / "1" / "test.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", COPIES.replace("READY", f"{tmp_path / 'ready'}")))
+    kept = []
+
+    def watch(tasks, event):
+        if event is not None and event.kind == "begin":
+            kept.append([load_run(path.parent).recipe.seed for path in sorted(tmp_path.glob("kept/runs/*/run.json"))])
+
+    failed = retrain(recipes, tmp_path / "kept", tmp_path / "work", device="cpu", watch=watch)
+    assert kept == [[], [0], [0]]
+    ((name, message),) = failed.items()
+    assert "seed1" in name
+    assert f"{tmp_path / 'work' / name / 'test.safetensors'}: " in message
+    assert {run.recipe.seed for run in load_runs(tmp_path / "kept").values()} == {0, 2}
+
+
+def test_a_storing_that_is_stopped_anywhere_leaves_nothing_by_half(tmp_path, monkeypatch, copy):
+    def stopping(function, left):
+        def call(*args, **kwargs):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            return function(*args, **kwargs)
+
+        return call
+
+    source, steps = copy / "runs" / RUN, 0
+    while not (tmp_path / "kept" / "runs" / RUN).exists():
+        steps += 1
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            left = [steps]
+            for owner, name in ((shutil, "copyfile"), (stored, "write_whole"), (stored, "write")):
+                patch.setattr(owner, name, stopping(getattr(owner, name), left))
+            store([source], tmp_path / "kept")
+        runs = load_runs(tmp_path / "kept")
+        assert not runs or len(runs[RUN].test) == 10_000
+        assert not list((tmp_path / "kept").glob(".storing*"))
+    assert steps >= 5
 
 
 def test_only_runs_of_the_grid_are_taken_in_and_nothing_is_written_else(tmp_path):

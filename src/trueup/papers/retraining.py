@@ -1,4 +1,5 @@
-"""Trains what a paper's grid has and the results do not: each run can be stopped at any moment, and goes on."""
+"""Trains what a paper's grid has and the results do not: each run can be stopped at any moment, and goes on; each that
+is complete is in the results at once, whatever happens to those after it."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from trueup.files import fault
 from trueup.inputs import InputError, count
 from trueup.papers.stored import store
 from trueup.train import Recipe
+from trueup.train.loop import chosen_device
 from trueup.train.run import is_complete
 from trueup.train.study import check_data_and_nets
 from trueup.train.worker import Event, Task, run_all
@@ -42,18 +45,32 @@ def retrain(
     """Trains each recipe in ``work``/NAME and takes it into ``target``; the runs that failed, and why."""
     count(jobs, "jobs")
     check_data_and_nets(list(recipes.values()), data_dir)
-    options = {"device": device, "mode": mode, "half": True, "data_dir": None if data_dir is None else str(data_dir)}
+    place = str(chosen_device(device))
+    options = {"device": place, "mode": mode, "half": True, "data_dir": None if data_dir is None else str(data_dir)}
     tasks = [Task(name, recipe, work / name, options) for name, recipe in recipes.items()]
     waiting = [task for task in tasks if not is_complete(task.folder, task.recipe)]
+    unkept: dict[str, str] = {}
     logs = work / "logs"
     logs.mkdir(parents=True, exist_ok=True)
+
+    def keep(task: Task) -> None:
+        try:
+            store([task.folder], target)
+        except (InputError, OSError) as error:  # the others are trained all the same
+            unkept[task.name] = fault(error)
+
+    def follow(event: Event) -> None:
+        if watch is not None:
+            watch(waiting, event)
+        if event.kind == "done":
+            keep(event.task)
+
+    for task in tasks:
+        if task not in waiting:
+            keep(task)
     if watch is not None:
         watch(waiting, None)
-    try:
-        failed = run_all(waiting, jobs, logs, None if watch is None else lambda event: watch(waiting, event))
-    finally:
-        store([task.folder for task in tasks if is_complete(task.folder, task.recipe)], target)
-    return failed
+    return run_all(waiting, jobs, logs, follow) | unkept
 
 
 def measure_runs(
@@ -79,6 +96,6 @@ def measure_runs(
             if not all((work / name / file).is_file() for file in module.FILES):
                 module.measure_run(work / name, device=device, data_dir=data_dir, progress=share)
             store([work / name], target)
-        except InputError as error:  # the next run is measured all the same
-            failed[name] = str(error)
+        except (InputError, OSError) as error:  # the next run is measured all the same
+            failed[name] = fault(error)
     return failed

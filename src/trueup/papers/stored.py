@@ -18,6 +18,7 @@ import hashlib
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -234,43 +235,62 @@ def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
     """Takes complete runs into ``folder``, without weights and with a packed history, and notes their sums.
 
     A run of a large data set goes without its predictions into ``tables``, what they say being kept as figures.json.
-    Runs that were stored elsewhere can be taken in too.
+    Runs that were stored elsewhere can be taken in too. A run is put together and checked beside the others, and takes
+    its place whole: one that was refused, or whose storing was stopped, is not there by half.
     """
     stored = []
     for source in run_folders:
         run = load_run(source)
         whole = keeps_predictions(run.recipe)
         target = folder / ("runs" if whole else "tables") / run_name(run.recipe)
-        target.mkdir(parents=True, exist_ok=True)
-        summed_up = stored_summary(run) is not None
-        again = (target / "run.json").is_file() and load_run(target).info == run.info
-        known = summed_up or (again and stored_summary(load_run(target)) is not None)
-        optional = (*(BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
-        names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ())]
-        names += [name for name in optional if (source / name).is_file()]
-        for name in set(MEASURED) & set(names) if has_predictions(run) else ():
-            of = _read_json(source / name)
-            if (of.get("split"), of.get("samples")) != ("val", len(run.val)):
-                told = f"of {of.get('samples')} samples of {of.get('split')}"
-                raise InputError(f"{source / name}: {told}, where all of val is kept; measure the run again")
-        lines = (source / "history.jsonl").read_bytes() if (source / "history.jsonl").is_file() else None
-        if lines is not None:
-            write_whole(target / "history.jsonl.gz", gzip.compress(lines, mtime=0))
-            (target / "history.jsonl").unlink(missing_ok=True)
-        else:
-            names.append("history.jsonl.gz")
-        for name in names if source.resolve() != target.resolve() else ():
-            shutil.copyfile(source / name, target / name)
-            if name in (*PREDICTIONS, *BESIDE):
-                _halve(target / name)
-        if not known:
-            kept = load_run(target) if whole else run
-            content = {"version": VERSION, "digest": run.recipe.digest, **summarise(kept).to_dict()}
-            write_whole(target / FILE, json.dumps(content).encode() + b"\n")
-        checked_run(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as beside:
+            made = Path(beside) / target.relative_to(folder)
+            if target.is_dir():
+                shutil.copytree(target, made)
+            try:
+                _take_in(source, made, run, whole)
+                checked_run(made)
+            except InputError as error:  # of a copy that nobody will find
+                raise InputError(str(error).replace(str(made), str(source))) from None
+            for path in made.iterdir() if target.is_dir() else ():
+                path.replace(target / path.name)
+            if not target.is_dir():
+                made.replace(target)
+        (target / "history.jsonl").unlink(missing_ok=True)  # it is packed
         write_sums(folder, sorted(path for path in target.iterdir() if path.is_file()))
         stored.append(target)
     return stored
+
+
+def _take_in(source: Path, target: Path, run: Run, whole: bool) -> None:
+    """The files of ``source`` that are kept, in ``target``, where an earlier storing of the run may lie."""
+    target.mkdir(parents=True, exist_ok=True)
+    summed_up = stored_summary(run) is not None
+    again = (target / "run.json").is_file() and load_run(target).info == run.info
+    known = summed_up or (again and stored_summary(load_run(target)) is not None)
+    optional = (*(BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
+    names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ())]
+    names += [name for name in optional if (source / name).is_file()]
+    for name in set(MEASURED) & set(names) if has_predictions(run) else ():
+        of = _read_json(source / name)
+        if (of.get("split"), of.get("samples")) != ("val", len(run.val)):
+            told = f"of {of.get('samples')} samples of {of.get('split')}"
+            raise InputError(f"{source / name}: {told}, where all of val is kept; measure the run again")
+    lines = (source / "history.jsonl").read_bytes() if (source / "history.jsonl").is_file() else None
+    if lines is not None:
+        write_whole(target / "history.jsonl.gz", gzip.compress(lines, mtime=0))
+        (target / "history.jsonl").unlink(missing_ok=True)
+    else:
+        names.append("history.jsonl.gz")
+    for name in names:
+        shutil.copyfile(source / name, target / name)
+        if name in (*PREDICTIONS, *BESIDE):
+            _halve(target / name)
+    if not known:
+        kept = load_run(target) if whole else run
+        content = {"version": VERSION, "digest": run.recipe.digest, **summarise(kept).to_dict()}
+        write_whole(target / FILE, json.dumps(content).encode() + b"\n")
 
 
 def _halve(path: Path) -> None:
