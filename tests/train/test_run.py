@@ -162,7 +162,7 @@ def test_a_damaged_run_json_is_told(tmp_path, content):
 def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
     (tmp_path / "history.jsonl").symlink_to("/dev/full")
     monkeypatch.setattr(run, "write_whole", lambda path, content: None)
-    keeper = run._Keeper(tmp_path, SMALL, "", 1e9, 0.0)
+    keeper = run._Keeper(tmp_path, SMALL, "", 1e9, {})
     with pytest.raises(OSError, match="No space left") as told:
         keeper.after_epoch(None, Progress([{"epoch": 0}]))  # type: ignore[arg-type]
     assert told.value.filename == str(tmp_path / "history.jsonl")
@@ -259,6 +259,25 @@ def test_data_that_changed_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(run.sources, "load", changed)
     with pytest.raises(InputError, match="has changed since"):
         train(SMALL, tmp_path, device="cpu")
+
+
+def test_a_run_that_goes_on_elsewhere_tells_of_both_places_but_in_one_arithmetic(tmp_path, monkeypatch, whole):
+    here = run.where("cpu")
+    gpu = {**here, "hardware": {**here["hardware"], "gpu": "a GPU"}}
+    older = {**here, "versions": {**here["versions"], "torch": "2.11"}}
+    for name, place in {"older": older, "gpu": gpu}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "where", lambda device, place=place: place)
+            interrupted(tmp_path / name, patch)
+    made = train(SMALL, tmp_path / "older", device="cpu")
+    assert made.info["earlier"] == [older]
+    assert made.info["versions"] == here["versions"]
+    assert "earlier" not in load_run(whole).info
+    assert_same_run(tmp_path / "older", whole)
+    with pytest.raises(InputError, match="came so far in bf16, and here it would go on in float32"):
+        train(SMALL, tmp_path / "gpu", device="cpu")
+    (tmp_path / "gpu" / run.CHECKPOINT).unlink()
+    assert "earlier" not in train(SMALL, tmp_path / "gpu", device="cpu").info
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"recipe": {}, "digest": "x"}', '{"recipe": {"lr": 1}}'])

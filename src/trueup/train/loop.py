@@ -84,7 +84,7 @@ def fit(
     """
     place = chosen_device(device)
     mode = chosen_mode(mode, place, recipe, len(data.train), trees=data.train.targets is not None)
-    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and place.type == "cuda")
+    bf16 = in_bf16(recipe, on_gpu=place.type == "cuda")
     autocast = partial(torch.autocast, place.type, torch.bfloat16, cache_enabled=False) if bf16 else nullcontext
     with _random_numbers_of_our_own(place), _fast_kernels(place, bf16):
         # the samples
@@ -197,6 +197,11 @@ def check_names(recipe: Recipe) -> None:
     losses.parse(recipe.loss)
     if recipe.model.partition(":")[0] not in models.MODELS:
         raise InputError(f"unknown model {recipe.model!r}; known: {', '.join(models.MODELS)}")
+
+
+def in_bf16(recipe: Recipe, *, on_gpu: bool) -> bool:
+    """Whether a training computes under bf16 autocast, or all in float32."""
+    return recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu)
 
 
 def chosen_device(device: str) -> torch.device:

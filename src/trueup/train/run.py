@@ -128,8 +128,11 @@ def train(
             return load_run(folder)
         (folder / "run.json").unlink(missing_ok=True)  # of a run that has lost a file since: it is trained anew
         data = sources.load(recipe.data, data_dir, split=recipe.split, seed=recipe.split_seed)
-        saved = read_checkpoint(folder, recipe, data.checksum)
-        keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, saved[2] if saved else 0.0)
+        place = where(device)
+        saved = read_checkpoint(folder, recipe, data.checksum, place)
+        keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, place)
+        if saved:
+            keeper.take_over(*saved[2:])
         keeper.begin(saved[1].history if saved else [])
         with _explained(folder, recipe):
             fitted = fit(
@@ -141,7 +144,7 @@ def train(
                 after_epoch=keeper.after_epoch,
                 watch=progress,
             )
-        _finish(folder, recipe, data, fitted, keeper.seconds(), device, half)
+        _finish(folder, recipe, data, fitted, keeper, half)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         return load_run(folder)
 
@@ -222,10 +225,16 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 class _Keeper:
     """Keeps the history after every epoch, and a checkpoint now and then."""
 
-    def __init__(self, folder: Path, recipe: Recipe, checksum: str, every: float, seconds: float) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, checksum: str, every: float, place: dict[str, Any]) -> None:
         self.folder, self.recipe, self.checksum, self.every = folder, recipe, checksum, every
-        self.begun = time.perf_counter() - seconds
-        self.last, self.cost = time.perf_counter(), 0.0
+        self.places = [place]
+        self.begun = self.last = time.perf_counter()
+        self.cost = 0.0
+
+    def take_over(self, seconds: float, places: list[dict[str, Any]]) -> None:
+        """What an earlier process took, and where."""
+        self.begun -= seconds
+        self.places = [*(place for place in places if place != self.places[0]), *self.places]
 
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
@@ -242,7 +251,7 @@ class _Keeper:
             file.write(json.dumps(entry, allow_nan=False) + "\n")
         now = time.perf_counter()
         if now - self.last >= min(self.every, self.cost / CHECKPOINT_SHARE):
-            write_checkpoint(self.folder, self.recipe, self.checksum, state, progress, self.seconds())
+            write_checkpoint(self.folder, self.recipe, self.checksum, state, progress, self.seconds(), self.places)
             self.last = time.perf_counter()
             self.cost = self.last - now
 
@@ -316,9 +325,7 @@ def _explained(folder: Path, recipe: Recipe) -> Iterator[None]:
         raise InputError(f"{folder}: {error}") from None
 
 
-def _finish(
-    folder: Path, recipe: Recipe, data: Dataset, fitted: Fitted, seconds: float, device: str, half: bool
-) -> None:
+def _finish(folder: Path, recipe: Recipe, data: Dataset, fitted: Fitted, keeper: _Keeper, half: bool) -> None:
     weights = {name: tensor.contiguous() for name, tensor in fitted.model.state_dict().items()}
     write_whole(folder / "weights.safetensors", safetensors.torch.save(weights, {"digest": recipe.digest}))
     meta = {"recipe": recipe.to_dict(), "digest": recipe.digest, "data_checksum": data.checksum}
@@ -338,11 +345,13 @@ def _finish(
         "epochs": recipe.epochs,
         "kept_epoch": fitted.kept_epoch,
         "data_notes": list(data.notes),
-        "seconds": seconds,
+        "seconds": keeper.seconds(),
         "seconds_an_epoch": float(np.median([entry["seconds"] for entry in fitted.history])),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **where(device),
+        **keeper.places[-1],
     }
+    if keeper.places[:-1]:
+        info["earlier"] = keeper.places[:-1]  # it was begun elsewhere, or with other versions
     write_whole(folder / "run.json", json.dumps(info, indent=1).encode() + b"\n")
 
 

@@ -25,6 +25,7 @@ from trueup.papers.published import Printed, printed
 from trueup.papers.reproduction import Sheet
 from trueup.papers.stored import run_name
 from trueup.train import Recipe, Run
+from trueup.train.loop import in_bf16
 
 ABSENT = "not run"
 
@@ -191,8 +192,7 @@ def _in_other_arithmetic(networks: list[Network]) -> list[str]:
 
 def arithmetic(run: Run) -> str:
     on_gpu = bool(run.info["hardware"].get("gpu"))
-    bf16 = run.recipe.precision == "bf16" or (run.recipe.precision == "auto" and on_gpu)
-    return f"{'bf16 autocast' if bf16 else 'float32'} on a {'GPU' if on_gpu else 'CPU'}"
+    return f"{'bf16 autocast' if in_bf16(run.recipe, on_gpu=on_gpu) else 'float32'} on a {'GPU' if on_gpu else 'CPU'}"
 
 
 def ours_more(setting: Setting) -> Sheet:
