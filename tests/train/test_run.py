@@ -329,6 +329,15 @@ def test_a_refused_run_leaves_nothing_and_its_folder_takes_another_recipe(tmp_pa
     assert names(tmp_path / "there") == ["mine.txt"]
 
 
+def test_what_a_killed_process_left_goes_and_what_is_not_ours_stays(tmp_path):
+    mine = [".gitlab-ci.yml", ".recipe.json", "notes.txt"]
+    left = [".checkpoint.safetensors.123", ".val.safetensors.x7.safetensors", ".history.jsonl.9"]
+    for name in mine + left:
+        (tmp_path / name).touch()
+    train(SMALL, tmp_path, device="cpu")
+    assert names(tmp_path) == sorted(mine + FILES)
+
+
 def test_an_error_in_a_run_that_has_begun_takes_nothing_away(tmp_path, monkeypatch, whole):
     interrupted(tmp_path, monkeypatch)
     before = names(tmp_path)

@@ -47,6 +47,12 @@ from trueup.train.loop import Fitted, Progress, check_names, chosen_device, fit
 from trueup.train.recipe import Recipe
 from trueup.train.step import State
 
+FILES = (
+    "recipe.json", "history.jsonl", CHECKPOINT, "val.safetensors", "test.safetensors", "last-val.safetensors",
+    "last-test.safetensors", "usual-test.safetensors", "posteriors.safetensors", "weights.safetensors", "run.json",
+)  # fmt: skip
+"""All that a run writes. What else is in its folder is somebody else's."""
+
 CHECKPOINT_SHARE = 0.02
 """Checkpoints take at most about this share of the time, as long as they come more often than they have to."""
 
@@ -279,8 +285,9 @@ def _as_it_was_if_refused(folder: Path, new: bool) -> Iterator[None]:
 def _settle_recipe(folder: Path, recipe: Recipe) -> None:
     """Writes the recipe, or checks that what the folder holds is this recipe's."""
     path = folder / "recipe.json"
-    for stray in folder.glob(".*.*"):  # of a process that was killed; no other process is in here
-        stray.unlink(missing_ok=True)
+    for name in FILES:
+        for stray in folder.glob(f".{name}.*"):  # of a process that was killed; no other process is in here
+            stray.unlink(missing_ok=True)
     begun = (folder / CHECKPOINT).exists() or (folder / "run.json").exists() or read_history(folder)
     there = read_recipe(path) if begun or path.exists() else None
     if there is None or (there.digest != recipe.digest and not begun):
