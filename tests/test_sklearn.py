@@ -8,6 +8,7 @@ sklearn = pytest.importorskip("sklearn")
 from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
 from sklearn.datasets import load_digits, make_classification  # noqa: E402
 from sklearn.ensemble import RandomForestClassifier  # noqa: E402
+from sklearn.exceptions import NotFittedError  # noqa: E402
 from sklearn.frozen import FrozenEstimator  # noqa: E402
 from sklearn.linear_model import LogisticRegression, RidgeClassifier  # noqa: E402
 from sklearn.model_selection import GridSearchCV, KFold, train_test_split  # noqa: E402
@@ -147,6 +148,20 @@ def test_settings_and_splitters_serve_too(digits):
     x, _, y, _ = digits
     made = CalibratedClassifier(GaussianNB(), method=trueup.FocalTemperature(), cv=KFold(3)).fit(x, y)
     assert made.map_.kind == "focal-temperature"
+
+
+def test_samples_that_are_never_held_out_have_no_part_in_the_map(digits):
+    x, y = digits[0][:600], digits[2][:600]
+    train, held_out = np.arange(400), np.arange(400, 600)
+    fitted = CalibratedClassifier(GaussianNB(), method="temperature", cv=[(train, held_out)]).fit(x, y)
+    alone = CalibratedClassifier(FrozenEstimator(GaussianNB().fit(x[train], y[train])), method="temperature")
+    assert fitted.map_.temperature == alone.fit(x[held_out], y[held_out]).map_.temperature
+    assert not np.array_equal(fitted.predict_proba(x), alone.predict_proba(x))  # the estimator saw all
+
+
+def test_a_frozen_estimator_that_is_not_fitted_is_told(digits):
+    with pytest.raises(NotFittedError):
+        CalibratedClassifier(FrozenEstimator(GaussianNB())).fit(digits[0], digits[2])
 
 
 def test_a_class_with_one_sample_is_no_error():

@@ -28,7 +28,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator : classifier with ``predict_proba`` or ``decision_function``, default: logistic regression
     method : the name of a calibrator, as "auto" or "softplus+vector", or its settings, as ``trueup.Temperature()``
-    cv : number of folds, or a splitter
+    cv : number of folds, or a splitter; samples that it never holds out, as the first of a ``TimeSeriesSplit``, have no
+        part in the map
 
     Attributes
     ----------
@@ -54,6 +55,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_classification_targets(y)
         base: Any = LogisticRegression() if self.estimator is None else self.estimator
         frozen = isinstance(base, FrozenEstimator)
+        if frozen:
+            check_is_fitted(base)
         self.classes_ = np.asarray(base.classes_) if frozen else np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError(f"y: {len(self.classes_)} class; calibration needs at least two classes")
@@ -61,6 +64,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         unknown = np.flatnonzero(self.classes_[labels] != y)
         if len(unknown):
             raise InputError(f"y: row {unknown[0]} is {y[unknown[0]]!r}, which the fitted estimator does not know")
+        judged = np.full(len(labels), frozen)
         if frozen:
             self.estimator_ = base
             logits = self._logits(base, X)
@@ -68,7 +72,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             logits = np.full((len(labels), len(self.classes_)), -np.inf)
             for train, held_out in self._folds(labels).split(np.zeros(len(labels)), labels):
                 fitted = self._clone(base).fit(_safe_indexing(X, train), y[train])
-                logits[held_out] = self._logits(fitted, _safe_indexing(X, held_out))
+                logits[held_out], judged[held_out] = self._logits(fitted, _safe_indexing(X, held_out)), True
             self.estimator_ = self._clone(base).fit(X, y)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
@@ -76,7 +80,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         # Half of the least probability that was ever given stands for none: a forest of fifty trees that says 0
         # means less than 1/50, not 1e-308.
         self.least_logit_ = float(logits[np.isfinite(logits)].min()) - np.log(2)
-        self.map_ = settings.fit(self._floored(logits), labels)
+        self.map_ = settings.fit(self._floored(logits[judged]), labels[judged])
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
