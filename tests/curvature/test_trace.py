@@ -5,8 +5,9 @@ import torch
 
 from tests.curvature.cases import FOCAL, NETS, SAMPLES, WIDE, Dense, case, with_spectrum, written_out
 from trueup import losses, models
-from trueup.curvature import curvature, exact, grams, layer_traces, trace, trace_of
+from trueup.curvature import curvature, exact, grams, layer_traces, layer_traces_of, trace, trace_of
 from trueup.curvature.exact import bent_layers
+from trueup.curvature.trace import PILOTS
 from trueup.inputs import InputError
 
 pytestmark = pytest.mark.filterwarnings(
@@ -172,6 +173,28 @@ def test_it_is_exact_where_the_space_is_all():
         matrix = with_spectrum(torch.linspace(-1, 2, size).tolist())
         found = trace_of(matrix, relative=1e-9)
         assert found.value == pytest.approx(float(matrix.entries.trace()), rel=1e-9)
+
+
+def test_a_small_matrix_takes_no_more_products_than_it_has_rows():
+    for size in (48, 120, 160):
+        matrix = with_spectrum(torch.linspace(-1, 1.1, size).tolist())
+        found = trace_of(matrix, relative=0.01)
+        assert found.products <= size + PILOTS
+        assert found.stderr == 0
+        assert found.value == pytest.approx(float(matrix.entries.trace()), rel=1e-9)
+
+
+def test_the_layers_of_a_small_net_are_exact():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3, bias=False))
+    data = [(torch.randn(9, 2), torch.arange(9) % 3)]
+    made = curvature(model, losses.CrossEntropy(), data)
+    found = layer_traces_of(made)
+    entries = made @ torch.eye(made.size)
+    assert found.products <= made.size == 30
+    for name, part in made.layers.items():
+        assert found.value[name] == pytest.approx(float(entries[part, part].trace()), rel=1e-4)
+        assert found.stderr[name] == 0
 
 
 def test_a_trace_of_zero_needs_an_absolute_error():

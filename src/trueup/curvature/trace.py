@@ -104,9 +104,9 @@ def trace_of(
         if probes is None:
             variances.append(float(values.var()))
             left = max_products - products - LEAST_PROBES
-            if not space.full and len(space.next) <= min(
-                left, _gain(variances, space.size) * max(wanted, LEAST_PROBES)
-            ):
+            worth = _gain(variances, space.size) * max(wanted, LEAST_PROBES)
+            whole = matrix.size <= LARGEST_SPACE and matrix.size - space.size <= min(left, wanted)  # it is exact then
+            if not space.full and (whole or len(space.next) <= min(left, worth)):
                 space.grow()
                 continue
             probes = _Probes(matrix, seed + 2)
@@ -195,7 +195,8 @@ def layer_traces_of(
     """The same for a matrix whose layers are known. A product serves all of them: z_l' (A z)_l estimates each."""
     positive(relative, "relative")
     count(max_products, "max_products", SPACE_OF_LAYERS + LEAST_PROBES)
-    space = Krylov(matrix, BLOCK, min(SPACE_OF_LAYERS, matrix.size), count(seed, "seed", 0) + 1)
+    whole = matrix.size <= SPACE_OF_LAYERS + LEAST_PROBES  # then probes would cost no less, and are not exact
+    space = Krylov(matrix, BLOCK, matrix.size if whole else SPACE_OF_LAYERS, count(seed, "seed", 0) + 1)
     while not space.full and not space.complete:
         space.grow()
     basis = space.rows[: space.size]
