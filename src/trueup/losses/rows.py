@@ -168,9 +168,9 @@ def shares_of_others(
     """(u, shares, mass): the log-odds against the label, numbers in the ratio of the other classes' probabilities, 0 at
     the label, and their row sums.
 
-    The shares are the softmax itself, one fused pass, and u the logarithm of their sum over the label's: nothing is
-    lost, for 1 - p_y is summed and never subtracted. Where that sum or p_y is below ``least``, the others are taken
-    relative to the largest of themselves instead. ``norms`` is filled with the rows' L2 norms of the shares.
+    The shares are ``_powers``, and u the logarithm of their sum over the label's: nothing is lost, for 1 - p_y is
+    summed and never subtracted. Where that sum or the label's is below ``least``, the others are taken relative to the
+    largest of themselves instead. ``norms`` is filled with the rows' L2 norms of the shares.
     """
     dtype, index = working_dtype(logits), labels.unsqueeze(-1)
     wide = wide_dtype(logits)
@@ -183,7 +183,7 @@ def shares_of_others(
     own, mass = shares.new_empty((len(shares), 1)), shares.new_empty(len(shares))
     for rows in _blocks(logits):
         block = shares[rows]
-        torch.softmax(logits[rows].to(dtype), 1, out=block)
+        _powers(logits[rows].to(dtype), block)
         torch.gather(block, 1, index[rows], out=own[rows])
         torch.sum(block.scatter_(1, index[rows], 0.0), 1, out=mass[rows])
         if norms is not None:
@@ -198,6 +198,15 @@ def shares_of_others(
         if norms is not None:
             norms[some] = torch.linalg.vector_norm(shares[some], dim=1)
     return against, shares, mass.to(wide)
+
+
+def _powers(logits: Tensor, out: Tensor) -> None:
+    """exp(logits), each row up to a factor: the softmax, one fused pass, but where a row is shorter than the widest
+    register, and softmax takes its numbers one by one."""
+    if logits.shape[1] < 16:
+        torch.sub(logits, logits.amax(1, keepdim=True), out=out).exp_()
+    else:
+        torch.softmax(logits, 1, out=out)
 
 
 def _behind(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
