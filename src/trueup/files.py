@@ -65,6 +65,8 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
         os.close(handle)
         try:
             writer(Path(temporary), content)
+            with open(temporary, "rb+") as file:  # what takes its place has to be on the disk
+                os.fsync(file.fileno())
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
         except BaseException:

@@ -307,6 +307,20 @@ def test_a_full_disk_loses_nothing(tmp_path, whole):
     assert_same_run(tmp_path, whole)
 
 
+def test_a_complete_run_is_on_the_disk_before_it_is_called_so(tmp_path, monkeypatch):
+    """As where the power fails: what was written and not forced to the disk is lost, whatever its name."""
+    forced, fsync = set(), os.fsync
+
+    def force(handle):
+        forced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", force)
+    train(SMALL, tmp_path, device="cpu", checkpoint_seconds=0)
+    assert names(tmp_path) == FILES
+    assert {file.name for file in tmp_path.iterdir() if file.stat().st_ino not in forced} == set()
+
+
 def test_out_of_memory_says_what_to_do(tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 ...")

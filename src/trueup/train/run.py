@@ -139,7 +139,7 @@ def train(
         keeper = _Keeper(folder, recipe, data.checksum, checkpoint_seconds, place)
         if saved:
             keeper.take_over(*saved[2:])
-        keeper.begin(saved[1].history if saved else [])
+        keeper.rewrite(saved[1].history if saved else [])  # what was written after the checkpoint, or by half, goes
         with _explained(folder, recipe):
             fitted = fit(
                 recipe,
@@ -245,8 +245,7 @@ class _Keeper:
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
 
-    def begin(self, history: list[dict[str, Any]]) -> None:
-        """The history as the checkpoint has it: what was written after it, or by half, goes."""
+    def rewrite(self, history: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in history)
         write_whole(self.folder / "history.jsonl", lines.encode())
 
@@ -333,6 +332,7 @@ def _explained(folder: Path, recipe: Recipe) -> Iterator[None]:
 
 
 def _finish(folder: Path, recipe: Recipe, data: Dataset, fitted: Fitted, keeper: _Keeper, half: bool) -> None:
+    keeper.rewrite(fitted.history)  # line by line it was not forced to the disk
     weights = {name: tensor.contiguous() for name, tensor in fitted.model.state_dict().items()}
     write_whole(folder / "weights.safetensors", safetensors.torch.save(weights, {"digest": recipe.digest}))
     meta = {"recipe": recipe.to_dict(), "digest": recipe.digest, "data_checksum": data.checksum}
