@@ -67,7 +67,9 @@ def write(path: str | os.PathLike[str], content: Content) -> None:
             writer(Path(temporary), content)
             with open(temporary, "rb+") as file:  # what takes its place has to be on the disk
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
+            mask = os.umask(0)  # it can only be read by setting it
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -114,12 +116,6 @@ def _by_ending(path: Path, table: dict[str, Callable]) -> Callable:
     if path.suffix.lower() not in table:
         raise InputError(f"{path}: unknown ending {path.suffix!r}; known: {', '.join(table)}")
     return table[path.suffix.lower()]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # ---------------------------------------------------------------------- arrays by name
