@@ -83,6 +83,17 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@needs_onnx
+def test_a_file_that_is_refused_takes_no_ones_place(tmp_path, monkeypatch):
+    path = tmp_path / "map.onnx"
+    path.write_text("what was there")
+    monkeypatch.setattr(sys.modules["trueup.export"], "TOLERANCE", -1.0)
+    with pytest.raises(RuntimeError, match=r"map\.onnx: not written; onnxruntime's probabilities would differ"):
+        export(fitted("temperature")[0], path)
+    assert [file.name for file in tmp_path.iterdir()] == ["map.onnx"]
+    assert path.read_text() == "what was there"
+
+
 def test_bad_requests_are_told(tmp_path, monkeypatch):
     made, _ = fitted("temperature")
     for path, says in [

@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trueup.calibrators import CalibrationMap
-from trueup.files import write_whole
+from trueup.files import told_as, write_whole
 from trueup.inputs import InputError, writable
 
 TOLERANCE = 1e-4
@@ -76,8 +77,12 @@ def export(
             torch.export.save(made, buffer)
             write_whole(path, buffer.getvalue())
         else:
-            _write_onnx(whole, batch, path, "logits" if model is None else "inputs")
-            _compare(path, batch, probs)
+            with told_as(path), tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
+                made = Path(beside) / path.name
+                _write_onnx(whole, batch, made, "logits" if model is None else "inputs")
+                _compare(made, batch, probs, path)
+                for file in sorted(made.parent.iterdir()):  # the weights of a large one are beside it
+                    file.replace(path.parent / file.name)
     return path
 
 
@@ -85,7 +90,7 @@ def _write_onnx(whole: nn.Module, batch: Tensor, path: Path, name: str) -> None:
     try:
         import onnxscript  # noqa: F401  (torch's exporter writes through it)
     except ImportError:
-        raise InputError(f"{path}: to write ONNX, install the extra: pip install 'trueup[onnx]'") from None
+        raise InputError(f"{path.name}: to write ONNX, install the extra: pip install 'trueup[onnx]'") from None
     made = torch.onnx.export(
         whole,
         (batch,),
@@ -99,16 +104,16 @@ def _write_onnx(whole: nn.Module, batch: Tensor, path: Path, name: str) -> None:
     made.save(path)
 
 
-def _compare(path: Path, batch: Tensor, probs: Tensor) -> None:
+def _compare(made: Path, batch: Tensor, probs: Tensor, path: Path) -> None:
     try:
         import onnxruntime
     except ImportError:
         return
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: batch.cpu().numpy()})
     off = float((torch.as_tensor(found) - probs.cpu()).abs().max())
     if not off <= TOLERANCE:
-        raise RuntimeError(f"{path}: onnxruntime's probabilities differ from ours by {off:.2g}")
+        raise RuntimeError(f"{path}: not written; onnxruntime's probabilities would differ from ours by {off:.2g}")
 
 
 @contextlib.contextmanager
