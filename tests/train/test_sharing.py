@@ -1,5 +1,6 @@
 """Several trainings on one GPU: the service is started for the children, stopped after them, renewed when broken."""
 
+import io
 import os
 import shutil
 import sys
@@ -8,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.train.small import SMALL, but_for_seconds
 from trueup.train import load_run, sharing, train, worker
 from trueup.train.sharing import CONTROL, PIPES, shared_gpu
+from trueup.train.watch import StudyView
 
 
 @pytest.fixture
@@ -141,6 +144,16 @@ def test_the_run_after_an_error_nobody_foresaw_has_another_process(tmp_path, mon
     faked(monkeypatch, SECONDS=0, BROKEN=broken)
     failed = worker.run_all(tasks_of(tmp_path, 3), 1, tmp_path)
     assert len(set(failed.values())) == (3 if broken else 1)
+
+
+def test_where_no_process_can_be_started_each_run_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "COMMAND", (str(tmp_path / "python"),))
+    tasks, shown = tasks_of(tmp_path, 3), io.StringIO()
+    with StudyView(Console(file=shown)) as view:
+        view(tasks, None)
+        failed = worker.run_all(tasks, 2, tmp_path, lambda event: view(tasks, event))
+    assert failed == dict.fromkeys("012", f"{tmp_path / 'python'}: No such file or directory")
+    assert shown.getvalue().count("failed: ") == 3
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

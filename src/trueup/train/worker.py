@@ -153,13 +153,13 @@ class _Server:
 
     def _serve(self, task: Task) -> Event | None:
         """How the run ended; None where it was stopped."""
+        self.tell(Event("begin", task))
         if self.process is None:
             self.process = self._worker()
         if self.stopping:
             return None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.tell(Event("begin", task))
         done = 0.0
         try:
             self.process.stdin.write(task.line())
