@@ -149,6 +149,22 @@ def test_a_run_that_was_damaged_later_costs_no_other_its_row(tmp_path):
     assert "the same command trains the run anew" in message
 
 
+def test_a_run_of_data_that_have_changed_since_is_not_put_beside_the_others(tmp_path):
+    study = replace(TINY, seeds=(0, 1))
+    for name, recipe in study.recipes().items():
+        train(recipe, tmp_path / name, device="cpu")
+    old = next(iter(study.recipes()))
+    path = tmp_path / old / "run.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps(info | {"data_checksum": "0", "date": "2020-01-01T00:00:00+00:00"}))
+    found = run_study(study, tmp_path, jobs=1, device="cpu")
+    assert [run.folder.name for run in found.runs] == list(study.recipes())[1:]
+    ((name, message),) = found.failed.items()
+    assert name == old
+    assert "has changed since it was trained" in message
+    assert f"remove {tmp_path / old}" in message
+
+
 def test_the_table_holds_means_deviations_and_paired_differences(found):
     table = judge(found, resamples=100, seed=3)
     assert [(row.loss, row.calibrator) for row in table.rows] == [

@@ -198,7 +198,25 @@ def run_study(
                 runs.append(whole_run(folder / name))
             except InputError as error:  # a file that was damaged later: the others have their table all the same
                 failed[name] = str(error)
-    return StudyRuns(study, tuple(runs), failed)
+    failed |= of_other_data(runs)
+    return StudyRuns(study, tuple(run for run in runs if run.folder.name not in failed), failed)
+
+
+def of_other_data(runs: Sequence[Run]) -> dict[str, str]:
+    """Runs by name whose data have changed since, as where a file was replaced: beside the newest of the same data set
+    and split they would be compared with what was trained and tested on something else."""
+    newest: dict[tuple[str, str, int], Run] = {}
+    for run in sorted(runs, key=lambda run: run.info["date"]):
+        newest[run.recipe.data, run.recipe.split, run.recipe.split_seed] = run
+    found = {}
+    for run in runs:
+        other = newest[run.recipe.data, run.recipe.split, run.recipe.split_seed]
+        if run.info.get("data_checksum") != other.info.get("data_checksum"):
+            found[run.folder.name] = (
+                f"{run.recipe.data} has changed since it was trained (another checksum than in {other.folder.name}); "
+                f"remove {run.folder}, and the same command trains the run anew"
+            )
+    return found
 
 
 def check_data_and_nets(recipes: Sequence[Recipe], data_dir: str | Path | None) -> None:
