@@ -234,6 +234,26 @@ def test_people_can_follow_a_study(tmp_path, terminal):
     assert ("6.00/6 epochs" in shown) == terminal
 
 
+def test_the_time_left_is_told_by_the_epochs_that_were_waited_for(tmp_path):
+    """Three runs of 100 epochs: one begins anew, one goes on from 90, and one fails; each epoch takes a second."""
+    study = replace(TINY, losses=("brier",), seeds=(0, 1, 2), settings=TINY.settings | {"epochs": 100})
+    tasks = [worker.Task(name, recipe, tmp_path, {}) for name, recipe in study.recipes().items()]
+    view, now = StudyView(Console(file=io.StringIO(), force_terminal=True)), [0.0]
+    view.bars.get_time = lambda: now[0]
+    view(tasks, None)
+    for task in tasks:
+        view(tasks, worker.Event("begin", task))
+    for second in range(11):
+        now[0] = float(second)
+        view(tasks, worker.Event("further", tasks[0], second))
+        if second == 5:
+            view(tasks, worker.Event("further", tasks[1], 90))
+            view(tasks, worker.Event("failed", tasks[2], 0, "out of memory"))
+    whole = view.bars.tasks[0]
+    assert whole.completed == 10 + 90 + 100
+    assert whole.time_remaining == pytest.approx(100, abs=1)
+
+
 def test_pooled_scores_are_those_of_all_samples(found):
     parts = [calibrated_scores(run, "none") for run in found.runs[:2]]
     both = pooled(parts)

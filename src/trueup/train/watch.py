@@ -46,7 +46,10 @@ class StudyView:
             return
         done = epochs if event.kind == "failed" else event.epochs_done  # nothing is left to do of a failed run
         self.bars.update(self.of_run[name], completed=done)
-        self.bars.advance(self.whole, done - self.done_before.get(name, 0))
+        if event.kind == "failed" or name not in self.done_before:
+            self._leap(done - self.done_before.get(name, 0))
+        else:
+            self.bars.advance(self.whole, done - self.done_before[name])
         self.done_before[name] = done
         if event.kind in ("done", "failed"):
             self.ended += 1
@@ -59,6 +62,11 @@ class StudyView:
             elif not self.console.is_terminal:
                 line = f"{self.ended}/{len(tasks)} {_short(event.task)}: {seconds:.1f} s"
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _leap(self, epochs: float) -> None:
+        """Epochs that nobody has waited for, those before a run went on and those a failed one leaves out, tell nothing
+        of how long the others take."""
+        next(bar for bar in self.bars.tasks if bar.id == self.whole).completed += epochs
 
 
 def _short(task: Task) -> str:
