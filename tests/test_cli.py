@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -115,15 +116,27 @@ def test_calibrate_warns_of_few_samples_in_one_line_on_stderr(tmp_path, folder):
     assert run("calibrate", tmp_path / "few.npz", "--method", "none").stderr == ""
 
 
+def interrupted(at, *arguments):
+    """The command, with an interrupt that comes when the code before it has set it to."""
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    command = [sys.executable, "-c", f"{code} {at}; import trueup_command; trueup_command.main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
 def test_an_interrupt_ends_with_a_word_and_writes_nothing(folder, tmp_path):
-    code = "import signal, trueup, trueup.cli; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    code += "trueup.Temperature.fit_checked = lambda *_: signal.raise_signal(signal.SIGINT); trueup.cli.main()"
-    arguments = ["calibrate", str(folder / "val.npz"), "--method", "temperature", "--save", str(tmp_path / "map.json")]
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    at = "import trueup; trueup.Temperature.fit_checked = lambda *_: signal.raise_signal(signal.SIGINT)"
+    save = tmp_path / "map.json"
+    done = interrupted(at, "calibrate", folder / "val.npz", "--method", "temperature", "--save", save)
     assert done.returncode == 130
     assert done.stderr.strip() == "stopped"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_the_package_is_imported_ends_without_a_word():
+    finder = "lambda name, *_: signal.raise_signal(signal.SIGINT) if name == 'torch' else None"
+    at = f"sys.meta_path.insert(0, type('Finder', (), {{'find_spec': staticmethod({finder})}}))"
+    done = interrupted(at, "--help")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize("method", ["temperature", "focal-map:1", "focal-temperature", "softplus+vector", "isotonic"])
