@@ -100,12 +100,16 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=kind, features=[scheme])
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, until: str = "document.documentElement?.dataset.ready === 'yes'") -> None:
         """The page from disk, and until its first charts are drawn."""
         self.requests.clear()
         self.complaints.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.documentElement?.dataset.ready === 'yes'")
+        self.wait(until)
+
+    def scripts(self, allowed: bool) -> None:
+        """Whether pages opened from now on run theirs; ``run`` does all the same."""
+        self.call("Emulation.setScriptExecutionDisabled", value=not allowed)
 
     def run(self, script: str) -> Any:
         """The value of an expression, awaited where it is a promise."""

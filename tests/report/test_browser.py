@@ -5,6 +5,7 @@ import pytest
 import trueup
 from tests.report.browser import CHROMIUM, HOW_TO_GET_IT, Browser
 from tests.report.cases import STRANGE, at, embedded, network, stored, strange
+from trueup.example import example_predictions
 
 pytest.importorskip("jinja2")
 pytest.importorskip("vl_convert")
@@ -155,6 +156,38 @@ def test_a_key_names_what_is_drawn_and_no_mark_is_cut(browser, tmp_path):
         key = "[...document.querySelectorAll('#coverage .role-legend-label text')].map((each) => each.textContent)"
         assert browser.run(key) == names
         assert browser.run("document.querySelectorAll('#landscape .mark-symbol[clip-path]').length") == 0
+
+
+def test_a_name_is_neither_cut_on_a_phone_nor_written_over_by_a_mark(browser, tmp_path):
+    """On the page of the command that the README shows."""
+    sets = example_predictions()
+    sides = trueup.compare(sets["val"], sets["test"], ("none", "temperature", "bias-temperature"), resamples=40)
+    path = written(tmp_path, sets, comparison=sides)
+    for width_name, width in WIDTHS.items():
+        browser.size(width, phone=width_name == "phone")
+        browser.open(path)
+        names = "[...document.querySelectorAll('#mistakes bdi')].filter((e) => e.scrollWidth > e.clientWidth).length"
+        assert browser.run(names) == 0, width_name
+        box = "map((e) => e.getBoundingClientRect())"
+        named = "filter((e) => ['none', 'temperature', 'bias-temperature'].includes(e.textContent))"
+        label = f"Math.max(...[...document.querySelectorAll('#intervals text')].{named}.{box}.map((b) => b.right))"
+        mark = f"Math.min(...[...document.querySelectorAll('#intervals .mark-rule line')].{box}.map((b) => b.left))"
+        assert browser.run(f"{label} < {mark} - 4"), width_name
+
+
+def test_without_javascript_the_words_and_tables_are_there_and_nothing_that_is_dead(browser, tmp_path):
+    """As in the preview of a mail."""
+    sets = example_predictions()
+    path = written(tmp_path, sets, comparison=trueup.compare(sets["val"], sets["test"], ("none", "auto"), resamples=0))
+    browser.scripts(False)
+    try:
+        browser.open(path, until="document.readyState === 'complete'")
+        seen = "[...document.querySelectorAll(%r)].filter((e) => e.getClientRects().length).length"
+        assert browser.run(seen % "h1, .further, table, noscript p") == 1 + 2 + 2 + 1
+        assert browser.run(seen % "input, select, .chart, #theme") == 0
+        undisturbed(browser, path)
+    finally:
+        browser.scripts(True)
 
 
 def test_strange_predictions_open_without_complaint(browser, tmp_path):

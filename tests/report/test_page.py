@@ -125,6 +125,19 @@ def test_the_headline_says_what_scaling_is_worth():
     assert content["tiles"][1]["value"] == f"{100 * after:.2f} %"
 
 
+def test_it_says_what_the_default_calibrator_gives_which_the_knobs_do_not_turn():
+    found = trueup.audit(TEST, resamples=40)
+    sides = trueup.compare(VAL, TEST, ("none", "auto"), resamples=40)
+    first, second = trueup.report.of_predictions(TEST, found, val=VAL, comparison=sides)["further"]
+    probs = trueup.Auto().fit(VAL.logits, VAL.labels)(TEST.logits)
+    assert first.startswith("After auto, the default calibrator, which chose temperature: ")
+    assert f"ECE {100 * trueup.ece(probs, TEST.labels):.2f} %, where" in first
+    assert f"NLL {trueup.nll(probs, TEST.labels):.4f}." in first
+    assert second.startswith("After focal temperature scaling")
+    without = trueup.compare(VAL, TEST, ("none",), resamples=0)
+    assert len(trueup.report.of_predictions(TEST, found, val=VAL, comparison=without)["further"]) == 1
+
+
 def test_the_page_has_as_many_bins_as_the_audit():
     found = trueup.report.of_predictions(TEST, trueup.audit(TEST, resamples=0, bins=7))["sets"][0]
     assert found["live"]["bins"] == len(found["reliability"]["top"]["all"]["width"]["histogram"]) == 7

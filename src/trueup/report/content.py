@@ -38,11 +38,14 @@ def of_predictions(
     name = Path(str(test.meta.get("file", ""))).name or "predictions"
     fitted = None if val is None else fit(val, "the validation samples")
     after, scores = (None, None) if fitted is None else _judged_after(fitted, test, found)
+    further = [] if comparison is None else [_words_of_auto(row) for row in comparison.rows if row.calibrator == "auto"]
+    if fitted is not None and after is not None:
+        further.append(_words_after(fitted, after))
     content = {
         "kind": "predictions",
         "title": name,
         "headline": found.verdict(),
-        "further": [] if fitted is None or after is None else [_words_after(fitted, after)],
+        "further": further,
         "facts": _facts(test, val),
         "tiles": _tiles(found, after),
         "metrics": _metric_rows(found),
@@ -73,6 +76,18 @@ def _words_after(fitted: dict[str, Any], after: Audit) -> str:
     verdict = after.verdict()
     setting = f"T = {fitted['temperature']:.3g}, γ = {fitted['gamma']:.2g}".replace("-", "−")
     return f"After {SCALING} ({setting}): {verdict[0].lower()}{verdict[1:]}"
+
+
+def _words_of_auto(row: Row) -> str:
+    """What the calibrator that is advised is worth, as the knobs turn another one."""
+    ece, chosen = row.metrics["ece"], row.note.partition(":")[0]
+    beside = "" if ece.calibrated is None else f", where a calibrated model would show {_percent(ece.calibrated)}"
+    found = f"ECE {_percent(ece.value)}{beside}; NLL {row.metrics['nll'].value:.4f}."
+    return f"After auto, the default calibrator, which chose {chosen}: {found}"
+
+
+def _percent(share: float) -> str:
+    return tables.number("ece", share)
 
 
 def _facts(test: Predictions, val: Predictions | None) -> list[str]:

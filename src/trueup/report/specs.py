@@ -64,7 +64,8 @@ def _metric(field: str) -> Spec:
 
 def _down(field: str, least: int, most: int, **axis: Any) -> Spec:
     """A line for each name, in the order of the data; names take from ``least`` to ``most`` pixels."""
-    room = {"labelLimit": most, "minExtent": least, "maxExtent": most}
+    apart = 8  # from a mark at the very edge
+    room = {"labelPadding": apart, "labelLimit": most - apart, "minExtent": least, "maxExtent": most}
     return {
         "field": field, "type": "nominal", "sort": {"field": "order"},
         "axis": {"title": None, **room, "labelColor": "var(--ink)", **axis},

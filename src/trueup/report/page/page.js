@@ -144,7 +144,6 @@
   function listMistakes() {
     const list = find("mistakes");
     list.replaceChildren();
-    list.classList.toggle("pictured", set.mistakes.some((each) => each.image));
     find("mistakes-empty").hidden = set.mistakes.length > 0;
     find("mistakes-empty").textContent = `There is none: all ${set.samples} predictions are right.`;
     for (const each of set.mistakes) {
