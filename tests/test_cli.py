@@ -17,7 +17,7 @@ from trueup.cli import app
 from trueup.example import example_predictions
 
 
-def run(*arguments, cwd=None, timeout=120):
+def run(*arguments, cwd=None, timeout=120, width=100):
     """A real process: what it prints on both channels, and its exit code."""
     command = [sys.executable, "-m", "trueup", *map(str, arguments)]
     return subprocess.run(
@@ -26,7 +26,7 @@ def run(*arguments, cwd=None, timeout=120):
         text=True,
         cwd=cwd,
         timeout=timeout,
-        env=os.environ | {"COLUMNS": "100"},
+        env=os.environ | {"COLUMNS": str(width)},
         check=False,
     )
 
@@ -50,6 +50,18 @@ def test_help_lists_the_commands_as_a_newcomer_meets_them():
     listed = re.findall(r"^│ (\w+)  ", run("--help").stdout, re.MULTILINE)
     assert listed[:2] == ["example", "audit"]
     assert listed[-1] == "reproduce"
+
+
+def test_every_sentence_of_the_help_has_its_line():
+    """Also in a narrow terminal, where the lines of a docstring would be broken a second time."""
+    done = run("report", "--help", width=80)
+    assert "Of a study's FOLDER: every loss and seed." in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--resamples", "0")])
+def test_the_title_of_a_table_is_in_one_line(folder, options):
+    first = run("audit", folder / "test.npz", *options).stdout.splitlines()[0]
+    assert first.strip() == "test.npz: 2000 samples, 5 classes"
 
 
 def test_a_page_that_cannot_be_drawn_does_not_take_the_table_with_it(folder, monkeypatch):

@@ -339,7 +339,9 @@ def damaged(tmp_path):
         path = tmp_path / f"{name}.csv"
         path.write_text(text)
         found[name] = (path, says)
+    (tmp_path / "p.pkl").write_bytes(b"anything")
     found["another ending"] = (tmp_path / "p.pkl", "unknown ending")
+    found["a folder with a slip"] = (tmp_path / "studies" / "digts", "no such file")
     return found
 
 

@@ -48,9 +48,9 @@ def read(path: str | os.PathLike[str], *, binary: bool = False, ignore: tuple[st
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: a folder, not a file")
-    reader = _by_ending(path, READERS)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
+    reader = _by_ending(path, READERS)
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
     return reader(path, binary, ignore)

@@ -46,9 +46,15 @@ def number(metric: str, value: float | None, unit: str = " %") -> str:
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table with the first column to the left and the others to the right."""
+    """An empty table with the first column to the left and the others to the right, and room for its title."""
     made = Table(
-        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        min_width=len(title),
     )
     for i, column in enumerate(columns):
         made.add_column(column, justify="left" if i == 0 else "right", overflow="fold")

@@ -137,6 +137,13 @@ def test_data_that_is_not_there_and_a_net_that_does_not_fit_are_told_once(tmp_pa
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.parametrize(("mode", "says"), [("fast", "expected one of auto"), ("graph", "needs a GPU")])
+def test_a_mode_that_no_run_could_have_is_told_once(tmp_path, mode, says):
+    with pytest.raises(InputError, match=says):
+        run_study(TINY, tmp_path / "study", device="cpu", mode=mode)
+    assert not (tmp_path / "study").exists()
+
+
 def test_a_run_that_was_damaged_later_costs_no_other_its_row(tmp_path):
     study = replace(TINY, seeds=(0,))
     first = run_study(study, tmp_path, jobs=1, device="cpu")

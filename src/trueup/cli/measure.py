@@ -75,7 +75,7 @@ def calibrate(
     }
     title = f"{method}, fitted to {len(predictions)} samples"
     shown = tables.table(title, "", "")
-    shown.columns[1].justify, shown.show_header, shown.min_width = "left", False, len(title)
+    shown.columns[1].justify, shown.show_header = "left", False
     for name, value in content["params"].items():
         shown.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
     if report is not None:

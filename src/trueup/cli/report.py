@@ -41,9 +41,10 @@ def report(
 ) -> None:
     """Write one page to look at, to turn knobs on, and to mail: it needs neither Python nor a network.
 
-    Of FILE: its audit. Of VAL and TEST: also every calibrator, fitted to VAL and judged on TEST. Of a study's FOLDER:
-    every loss and seed.
-    """  # fmt: skip
+    Of FILE: its audit.
+    Of VAL and TEST: also every calibrator, fitted to VAL and judged on TEST.
+    Of a study's FOLDER: every loss and seed.
+    """
     folder = what[0] if what[0].is_dir() else None
     if folder is not None and len(what) > 1:
         raise InputError(f"{what[1]}: a folder, {folder}, is given alone")

@@ -80,7 +80,8 @@ def train(
 @app.command()
 def study(
     name: Annotated[
-        str | None, typer.Argument(help="a named study; that of the data set, where it has one, or digits by default")
+        str | None,
+        typer.Argument(metavar="NAME", help="that of the data set, where it has one, or digits by default"),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="runs side by side; a CPU's cores, or 1 on a GPU, by default")
@@ -182,7 +183,7 @@ def curvature(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="a paper by its short name, as in mukhoti2020, or all")],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="a paper by its short name, as in mukhoti2020, or all")],
     results: Annotated[Path | None, typer.Option(help="where stored runs lie; the clone's results/ by default")] = None,
     retrain: Annotated[bool, typer.Option("--retrain", help="train the runs of the grid that are not stored")] = False,
     only: Annotated[str | None, typer.Option(help='of --retrain: runs named so, as in "*resnet50*"')] = None,

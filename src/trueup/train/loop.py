@@ -221,14 +221,19 @@ def chosen_device(device: str) -> torch.device:
     return place
 
 
+def check_mode(mode: str, place: torch.device) -> None:
+    """As far as can be told without a recipe."""
+    if mode not in MODES:
+        raise InputError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    if place.type != "cuda" and mode not in ("auto", "eager"):
+        raise InputError(f"mode: {mode!r} needs a GPU; a CPU runs eager")
+
+
 def chosen_mode(mode: str, place: torch.device, recipe: Recipe, samples: int, *, trees: bool = False) -> str:
     """What auto means here. A graph needs a GPU and steps of one shape, which trees do not have; a penalty that
     differentiates twice, and AdaGrad, which reads its learning rate as a number, are not captured."""
-    if mode not in MODES:
-        raise InputError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    check_mode(mode, place)
     if place.type != "cuda":
-        if mode not in ("auto", "eager"):
-            raise InputError(f"mode: {mode!r} needs a GPU; a CPU runs eager")
         return "eager"
     uncapturable = "trees" if trees else "adagrad" if recipe.optimiser == "adagrad" else None
     if mode not in ("auto", "eager") and uncapturable:

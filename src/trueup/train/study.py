@@ -15,7 +15,7 @@ from trueup import models
 from trueup.calibrators import calibrator
 from trueup.data import Dataset
 from trueup.inputs import InputError, count
-from trueup.train.loop import check_names, chosen_device
+from trueup.train.loop import check_mode, check_names, chosen_device
 from trueup.train.recipe import DEFAULT, Recipe, named, recipe_for
 from trueup.train.run import Run, is_complete, whole_run
 from trueup.train.worker import Event, Task, run_all
@@ -176,6 +176,7 @@ def run_study(
     event, and then with each. Without ``jobs`` a GPU has one run at a time, and a CPU one for each core.
     """
     place = chosen_device(device)
+    check_mode(mode, place)
     jobs = count(jobs, "jobs") if jobs is not None else 1 if place.type == "cuda" else os.cpu_count() or 1
     folder = Path(folder)
     recipes = study.recipes()
