@@ -130,8 +130,8 @@ def test_it_says_what_the_default_calibrator_gives_which_the_knobs_do_not_turn()
     sides = trueup.compare(VAL, TEST, ("none", "auto"), resamples=40)
     first, second = trueup.report.of_predictions(TEST, found, val=VAL, comparison=sides)["further"]
     probs = trueup.Auto().fit(VAL.logits, VAL.labels)(TEST.logits)
-    assert first.startswith("After auto, the default calibrator, which chose temperature: ")
-    assert f"ECE {100 * trueup.ece(probs, TEST.labels):.2f} %, where" in first
+    assert first.startswith("After auto, the default calibrator (here temperature): ")
+    assert f"ECE {100 * trueup.ece(probs, TEST.labels):.2f} % (if calibrated" in first
     assert f"NLL {trueup.nll(probs, TEST.labels):.4f}." in first
     assert second.startswith("After focal temperature scaling")
     without = trueup.compare(VAL, TEST, ("none",), resamples=0)

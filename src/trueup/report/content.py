@@ -81,9 +81,9 @@ def _words_after(fitted: dict[str, Any], after: Audit) -> str:
 def _words_of_auto(row: Row) -> str:
     """What the calibrator that is advised is worth, as the knobs turn another one."""
     ece, chosen = row.metrics["ece"], row.note.partition(":")[0]
-    beside = "" if ece.calibrated is None else f", where a calibrated model would show {_percent(ece.calibrated)}"
-    found = f"ECE {_percent(ece.value)}{beside}; NLL {row.metrics['nll'].value:.4f}."
-    return f"After auto, the default calibrator, which chose {chosen}: {found}"
+    beside = "" if ece.calibrated is None else f" (if calibrated: {_percent(ece.calibrated)})"
+    found = f"ECE {_percent(ece.value)}{beside}, NLL {row.metrics['nll'].value:.4f}."
+    return f"After auto, the default calibrator (here {chosen}): {found}"
 
 
 def _percent(share: float) -> str:
