@@ -88,6 +88,16 @@ def test_bins_of_the_reliability_diagram_are_those_of_a_slow_loop():
     assert mass.ece == pytest.approx(trueup.adaptive_ece(PROBS, LABELS, bins=10))
 
 
+def test_no_point_lies_on_the_words_below_it():
+    """A bin without a right prediction lies on the line that the words stand under."""
+    axes = plots.reliability_diagram([[0.75, 0.25]] * 8 + [[0.55, 0.45]] * 8, [0] * 8 + [1] * 8)
+    axes.get_figure().draw_without_rendering()
+    (words,) = (text.get_window_extent() for text in axes.texts if text.get_text().startswith("share of samples"))
+    (points,) = (line for line in axes.lines if line.get_linestyle() == "None" and 0 in line.get_ydata())
+    reach = points.get_markersize() / 2 * axes.get_figure().dpi / 72
+    assert words.y1 < axes.transData.transform((0.55, 0))[1] - 1.5 * reach  # with some air
+
+
 def test_the_band_holds_a_calibrated_model_and_not_an_overconfident_one():
     probs = PROBS.double().numpy().repeat(10, 0)
     rng, inside, bins = np.random.default_rng(0), 0, 0

@@ -154,7 +154,7 @@ def reliability_diagram(
 ) -> Axes:
     """Accuracy against confidence, the band in which a calibrated model would stay, and below the share of the samples.
 
-    Points off the band have a thick edge. ``options`` are those of ``reliability``; ``look`` picks colour and
+    Points off the band are filled. ``options`` are those of ``reliability``; ``look`` picks colour and
     marker; ``explain=False`` leaves out the words.
     """
     found = probs if isinstance(probs, Reliability) else reliability(probs, labels, **options)
@@ -200,7 +200,7 @@ def _draw_shares(ax: Axes, found: Reliability, explain: bool) -> None:
     ax.axhline(0, color=INK, linewidth=0.4)
     if explain:
         words = f"share of samples, at most {100 * highest:.0f} %"
-        ax.text(0.02, -0.015, words, va="top", fontsize="small", color=INK)
+        ax.text(0.02, -0.03, words, va="top", fontsize="small", color=INK)
 
 
 # ---------------------------------------------------------------------- confidences
