@@ -111,7 +111,7 @@ def test_whether_the_larger_net_is_worse_is_told_with_the_errors_on_train(settin
     for large, verdict in ((0.04, HOLDS), (0.05, UNCLEAR), (0.06, FAILS)):
         told = checks.short_schedule([net("resnet50", large), net("resnet18", 0.05)])
         assert told.verdict == verdict
-    assert told.evidence.endswith("CE 6.00 and 5.00 (0.00 and 0.00)")
+    assert "CE 6.00 and 5.00 (0.00 and 0.00) (ResNet-50: seed 0; ResNet-18: seed 0)" in told.evidence
     large = net("resnet50", 0.05)
     assert checks.short_schedule([large]).verdict == UNTESTED
 

@@ -82,6 +82,44 @@ def networks_with(setting, loss, *values, quantity="ece", width=0.001):
     return tuple(made)
 
 
+def test_a_loss_with_one_seed_is_taken_to_vary_as_the_others_do(setting):
+    steady, restless = (
+        replace(setting, networks={CE: networks_with(setting, CE, *of_ce), FL3: networks_with(setting, FL3, 0.02)})
+        for of_ce in ((0.050, 0.0501, 0.0499), (0.03, 0.05, 0.07))
+    )
+    assert steady.error_of(FL3, "ece") == pytest.approx(0.001 / 1.96)
+    assert restless.error_of(FL3, "ece") == pytest.approx(0.02)
+    assert restless.error_of(CE, "ece") == pytest.approx(0.02 / 3**0.5)
+    assert claims.lower(steady, FL3, CE, "ece") is True
+    assert claims.lower(restless, FL3, CE, "ece") is None
+    assert claims.lower_ece("before")(restless)[0] is None
+
+
+def test_a_step_with_one_seed_is_judged_by_how_the_loss_varies_over_seeds_with_the_other(setting):
+    def with_gaps(*gaps):
+        of = {loss: networks_with(setting, loss, 0.05) for loss in (CE, FL3)}
+        return replace(setting, networks=of | {FL3: networks_with(setting, FL3, *gaps, quantity="overconfidence")})
+
+    other = replace(with_gaps(-0.06), step="mean, not clipped")
+    assert checks.sign_decides([with_gaps(0.04, 0.041, 0.039), other], "cifar10").verdict == HOLDS
+    assert checks.sign_decides([with_gaps(0.04, -0.04, -0.01), other], "cifar10").verdict == UNCLEAR
+
+
+def test_a_share_without_an_interval_has_the_error_of_a_share(setting):
+    (network,) = setting.networks[CE]
+    share, n = network.figures.before["s99"], network.figures.n_test
+    assert setting.error_of(CE, "s99") == pytest.approx((share * (1 - share) / n) ** 0.5)
+    itself = replace(setting, networks={CE: setting.networks[CE], FLSD: setting.networks[CE]})
+    assert claims.confident_after(itself)[0] is None
+
+
+def test_the_seeds_of_every_loss_that_the_evidence_names_are_told(setting):
+    of = {CE: networks_with(setting, CE, 0.05, 0.05), FL3: networks_with(setting, FL3, 0.01)}
+    found, *_ = claims.judged(claims.CLAIMS[0], [replace(setting, networks=of)])
+    assert found.evidence.endswith("%; FLSD-53 is not run (seeds 0, 1; FL-3: seed 0)")
+    assert found.subject == "CIFAR-10 (ResNet-18, 1 seed)"
+
+
 def test_what_is_within_noise_cannot_be_told(setting):
     def judged(ce, focal, **interval):
         made = {loss: networks_with(setting, loss, *values, **interval) for loss, values in ((CE, ce), (FL3, focal))}
@@ -142,7 +180,9 @@ def test_a_claim_has_a_verdict_for_each_data_set(setting):
     first, second, third = claims.judged(claims.CLAIMS[0], [setting, news])
     assert (first.verdict, second.verdict, third.verdict) == (HOLDS, UNTESTED, FAILS)
     assert "20 Newsgroups" in third.on
-    assert [finding.subject for finding in (first, second, third)] == ["CIFAR-10", "CIFAR-100", "20 Newsgroups"]
+    assert [finding.subject for finding in (first, second, third)] == [
+        "CIFAR-10 (ResNet-18, 1 seed)", "CIFAR-100", "20 Newsgroups (ResNet-18, 1 seed)"
+    ]  # fmt: skip
     assert first.others == ()
     sst = replace(setting, data="sst", step="mean, not clipped", schedule="mukhoti2020-sst")
     first, *_ = claims.judged(claims.CLAIMS[0], [setting, sst])

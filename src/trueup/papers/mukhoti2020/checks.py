@@ -78,12 +78,14 @@ def _of_steps(
     judge: Callable[[list[Setting]], Verdict | None],
 ) -> Finding:
     """A question to settings of one data set that differ in their step; ``judge`` gives None where one is missing."""
-    judged = [(_without_step(group[0]), judge(group)) for group in by_step(settings, data)]
+    groups = by_step(settings, data)
+    judged = [(_without_step(group[0]), judge(group)) for group in groups]
     told = [(on, verdict(found[0]), found[1]) for on, found in judged if found is not None]
     if not told:
         return Finding(text, where, UNTESTED, DATASETS[data], lacking, ours=True)
     on, first, evidence = told[0]
-    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+    short = next(group[0].in_short(CE, FL3) for group in groups if _without_step(group[0]) == on)
+    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True, short=short)
 
 
 CODE = "not discussed; the authors' code sums and clips for images, and does neither for texts"
@@ -213,11 +215,12 @@ def stopping_decides(settings: list[Setting]) -> Finding:
     for setting in settings:
         if setting.staged and setting.as_published and {CE, FL3} <= set(setting.networks):
             same, evidence = last_stage(setting)
-            told.append((setting.title, verdict(same), evidence))
+            told.append((setting.title, verdict(same), evidence, setting.in_short(CE, FL3)))
     if not told:
         return Finding(text, where, UNTESTED, "", "it needs cross-entropy and FL-3 with the authors' step", ours=True)
-    on, first, evidence = told[0]
-    return Finding(text, where, first, on, evidence, tuple(told[1:]), ours=True)
+    on, first, evidence, short = told[0]
+    others = tuple(other[:3] for other in told[1:])
+    return Finding(text, where, first, on, evidence, others, ours=True, short=short)
 
 
 def short_schedule(settings: list[Setting]) -> Finding:
@@ -240,7 +243,10 @@ def short_schedule(settings: list[Setting]) -> Finding:
         answers.append(clearly(errors[1] - errors[0], spread))
         on_train = (f"{100 * s.followed(loss, 'train', 'error')[-1]:.2f}" for s in (large, small))
         texts.append(f"{short(loss)} {100 * errors[0]:.2f} and {100 * errors[1]:.2f} ({' and '.join(on_train)})")
-    evidence = f"error in % on test of ResNet-50 and of ResNet-18 (on train at the end): {', '.join(texts)}"
+    evidence = (
+        f"error in % on test of ResNet-50 and of ResNet-18 (on train at the end): {', '.join(texts)} "
+        f"(ResNet-50: {large.seeds(*losses)}; ResNet-18: {small.seeds(*losses)})"
+    )
     return Finding(text, where, verdict(all_of(answers)), "CIFAR-10", evidence, ours=True)
 
 

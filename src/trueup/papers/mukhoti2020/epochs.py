@@ -6,6 +6,7 @@ import numpy as np
 
 from trueup.papers.mukhoti2020.claims import CE, FL3, Claim, Verdict, focal_of, percent, short
 from trueup.papers.mukhoti2020.settings import Setting
+from trueup.papers.reproduction import clearly
 from trueup.train.measure import GRADIENT_EDGES
 
 OF_CONFIDENCES, OF_GRADIENTS = (100, 200, 300, 350), (10, 100, 200)
@@ -50,9 +51,9 @@ def train_error(setting: Setting) -> Verdict:
 def ece_rises(setting: Setting) -> Verdict:
     start = setting.drops(CE)[0]
     values = setting.followed(CE, "test", "ece")
-    return values[-1] > values[
-        start
-    ], f"ECE on test: {percent(values[start])} at epoch {start}, {percent(values[-1])} last"
+    error = 2**0.5 * setting.error_of(CE, "ece")
+    told = f"ECE on test: {percent(values[start])} at epoch {start}, {percent(values[-1])} last"
+    return clearly(float(values[-1] - values[start]), error), told
 
 
 def milder_rise(setting: Setting) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trueup.papers.judged import Figures
-from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, MODELS, step_of, steps_of
+from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, MODELS, later, step_of, steps_of
 from trueup.papers.stored import SCHEDULES, kept_entry
 from trueup.papers.summary import Summary
 from trueup.train import Run
@@ -51,6 +51,8 @@ class Setting:
     schedule: str
     step: str
     networks: dict[str, tuple[Network, ...]]
+    beside: tuple[Setting, ...] = ()
+    """Where to look for how much a loss varies over seeds, if here it has one."""
 
     @property
     def title(self) -> str:
@@ -61,9 +63,20 @@ class Setting:
         return self.all_networks[0].run.recipe.epochs
 
     def seeds(self, *losses: str) -> str:
-        """Those of these losses, as "seed 0" or "seeds 0, 1"; one loss may have fewer than another."""
-        found = sorted({network.run.recipe.seed for loss in losses for network in self.networks[loss]})
-        return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+        """Those of these losses, as "seed 0" or "seeds 0, 1"; a loss that has others than the first is named."""
+        found: dict[tuple[int, ...], list[str]] = {}
+        for loss in losses:
+            of_loss = tuple(sorted(network.run.recipe.seed for network in self.networks[loss]))
+            found.setdefault(of_loss, []).append(later(METHODS.get(loss, loss)))
+        texts = [f"seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}" for of in found]
+        named = (f"{', '.join(names)}: {told}" for told, names in zip(texts[1:], list(found.values())[1:], strict=True))
+        return "; ".join([texts[0], *named])
+
+    def in_short(self, *losses: str) -> str:
+        """The data set, the net, and how many seeds each of these losses has at the least."""
+        seeds = min(len(self.networks[loss]) for loss in losses)
+        net = TITLES.get(self.model, self.model)
+        return f"{DATASETS[self.data]} ({net}, {seeds} seed{'s' if seeds > 1 else ''})"
 
     @property
     def as_published(self) -> bool:
@@ -81,7 +94,7 @@ class Setting:
 
     def figure(self, loss: str, quantity: str, state: str = "before") -> float:
         """A figure of a loss, the mean over its seeds."""
-        return float(np.mean([network.figures.states[state][quantity] for network in self.networks[loss]]))
+        return float(np.mean(self._values(loss, quantity, state)))
 
     def temperatures(self, loss: str) -> list[float]:
         """By the paper's grid, one a seed."""
@@ -94,13 +107,21 @@ class Setting:
 
     def error_of(self, loss: str, quantity: str, state: str = "before") -> float:
         """The standard error of :meth:`figure`: over the seeds, or over test samples (from the 95 % interval of each
-        network; all see the same samples, so that more seeds do not lower it), whichever is larger."""
-        measures = [network.figures.states[state].measures[quantity] for network in self.networks[loss]]
-        over_samples = float(np.mean([((m.high or 0.0) - (m.low or 0.0)) / 3.92 for m in measures]))
-        if len(measures) == 1:
-            return over_samples
-        values = [measure.value for measure in measures]
-        return max(over_samples, float(np.std(values, ddof=1)) / len(values) ** 0.5)
+        network; all see the same samples, so that more seeds do not lower it), whichever is larger. A loss with one
+        seed is taken to vary as it does beside, where it has several, or else as the other losses do."""
+        own = self._values(loss, quantity, state)
+        over_samples = float(np.mean([_over_samples(n.figures, quantity, state) for n in self.networks[loss]]))
+        found = {0: [own], 1: [], 2: []}
+        for setting in (self, *self.beside):
+            for other in setting.networks:
+                found[1 if other == loss else 2].append(setting._values(other, quantity, state))
+        each = ([float(np.var(values, ddof=1)) for values in of if len(values) > 1] for of in found.values())
+        variances = next((of for of in each if of), [])
+        over_seeds = (float(np.mean(variances)) / len(own)) ** 0.5 if variances else 0.0
+        return max(over_samples, over_seeds)
+
+    def _values(self, loss: str, quantity: str, state: str) -> list[float]:
+        return [network.figures.states[state][quantity] for network in self.networks[loss]]
 
     def with_histograms(self) -> Setting:
         """The same of only those networks whose history has histograms of training samples, from its first epoch on."""
@@ -137,6 +158,14 @@ class Setting:
         return first, second
 
 
+def _over_samples(figures: Figures, quantity: str, state: str) -> float:
+    """The standard error over test samples: from the 95 % interval, or that of a share where there is none."""
+    measure = figures.states[state].measures[quantity]
+    if measure.low is None or measure.high is None:
+        return (measure.value * (1 - measure.value) / figures.n_test) ** 0.5 if quantity == "s99" else 0.0
+    return (measure.high - measure.low) / 3.92
+
+
 def alike(settings: list[Setting]) -> list[Setting]:
     """The same settings with only those losses and seeds that all of them have."""
     pairs = [{(loss, n.run.recipe.seed) for loss, of in s.networks.items() for n in of} for s in settings]
@@ -146,7 +175,9 @@ def alike(settings: list[Setting]) -> list[Setting]:
         networks = {
             loss: tuple(n for n in of if (loss, n.run.recipe.seed) in common) for loss, of in setting.networks.items()
         }
-        kept.append(replace(setting, networks={loss: of for loss, of in networks.items() if of}))
+        kept.append(
+            replace(setting, networks={loss: of for loss, of in networks.items() if of}, beside=tuple(settings))
+        )
     return kept
 
 
