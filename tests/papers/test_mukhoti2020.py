@@ -95,13 +95,16 @@ def test_a_run_is_put_beside_its_row():
 
 def test_the_overview_has_every_row_of_table_1_and_says_what_is_not_run(setting):
     sheet = sheets.overview([setting])
-    assert len(sheet.rows) == 10 + 1 + 2  # Table 1, Tiny-ImageNet, ResNet-18 on two data sets
-    rows = {row[:2]: row[2:] for row in sheet.rows}
-    ours = rows["CIFAR-10", "ResNet-18"]
-    assert ours[0].endswith(" · 4.35 → 1.35 (2.5)")
-    assert ours[0].startswith(f"{100 * setting.figure(CE, 'ece'):.2f} → ")
-    assert ours[1] == "not run · 1.82 → 1.08 (1.1)"
-    assert rows["SST Binary", "Tree-LSTM"][3] == "not run · 16.05 → 1.78 (0.5)"
+    printed = {row[:2]: row[3:] for row in sheet.rows if row[2] == "printed"}
+    assert len(printed) == 10 + 1 + 2  # Table 1, Tiny-ImageNet, ResNet-18 on two data sets
+    (ours,) = (row for row in sheet.rows if row[2] == "ours")
+    assert ours[:2] == ("CIFAR-10", "ResNet-18")
+    assert ours[3].startswith(f"{100 * setting.figure(CE, 'ece'):.2f} → ")
+    assert ours[4] == "not run"
+    assert printed["CIFAR-10", "ResNet-18"][:2] == ("4.35 → 1.35 (2.5)", "1.82 → 1.08 (1.1)")
+    assert printed["SST Binary", "Tree-LSTM"][3] == "16.05 → 1.78 (0.5)"
+    assert printed["Tiny-ImageNet", "ResNet-50"][0] == "15.32 → 5.48 (1.4) [recall]"
+    assert "without a line of ours is not run" in sheet.note
 
 
 def test_the_step_is_shown_for_every_data_set_that_has_two_and_a_run(setting, reproductions):
@@ -177,11 +180,13 @@ def test_what_it_comes_to_is_said_of_what_was_trained_only(setting, reproduction
     assert gist([]) == ()
     whole = reproductions["mukhoti2020"].gist
     assert 4 <= len(whole) <= 7
-    assert "CIFAR-10: yes" in whole[2].told
+    assert "CIFAR-10: yes" in whole[1].told
+    news = next(row for row in whole[0].sheet.rows if row[0] == "CNN, 20 Newsgroups")
+    assert news[1] == "3"
     first, *rest = gist([setting])
-    assert f"({100 * setting.figure(CE, 'ece'):.2f} % and FL-3's {100 * setting.figure(FL3, 'ece'):.2f} %, " in str(
-        first
-    )
+    (row,) = first.sheet.rows
+    assert row[1:4] == ("1", *(f"{100 * setting.figure(loss, 'ece'):.2f}" for loss in (CE, FL3)))
+    assert row[4:6] == ("yes", "yes")
     assert not any("weight decay" in str(point) for point in rest)
     other = replace(swapped(setting), step="mean, not clipped")
     assert "? CIFAR-10: yes." in gist([setting, other])[1].told

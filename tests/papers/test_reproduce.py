@@ -18,7 +18,8 @@ from trueup.papers.figures import Panel, ece_of_nets, save_panels, save_pictures
 from trueup.papers.judged import State
 from trueup.papers.lossfunctions import CE, ENTROPY, FOCAL, L1
 from trueup.papers.page import PLACES, write_page
-from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Point, Reproduction, Sheet
+from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Point, Reproduction, Sheet, listed
+from trueup.tables import text
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reproduction.md"
@@ -67,8 +68,50 @@ def test_a_claim_has_one_row_and_one_number_with_all_that_it_was_judged_on():
     assert "| 1 | A claim. | Table 1 | **holds**: one<br>**holds**: two |" in page
     assert "| 2 | A question. | ours | **does not hold** |" in page
     assert "1\\. A claim.\n\n- a net, one: **holds**. of one\n- a net, two: **holds**. of two\n" in page
-    assert "2\\. A question.\n\n- **does not hold**. y\n- a net, three: **cannot be told**. z\n" in page
+    assert "2\\. A question.\n\n- **does not hold**. y\n" in page
+    beside = "<summary>Other trainings: 1 cannot be told</summary>\n\n- a net, three: **cannot be told**. z\n"
+    assert beside in page
     assert "<summary>Not run yet: 1</summary>\n\n- `a_run`\n" in page
+
+
+def test_evidence_of_several_parts_is_a_list_for_people_and_a_line_for_programs():
+    finding = Finding("A claim.", "Table 1", HOLDS, "a net", listed("in %:", ["one 1", "two 2"]))
+    made = Reproduction("paper", "title", (), (finding,), (), ())
+    assert "- a net: **holds**. in %:\n  - one 1\n  - two 2\n" in made.markdown()
+    assert made.to_dict()["claims"][0]["evidence"] == "in %: one 1; two 2"
+    assert [line.strip() for line in text(made, 80).splitlines()].count("one 1") == 1
+
+
+@pytest.mark.parametrize("paper", ["mukhoti2020", "kimura2024"])
+def test_in_a_narrow_terminal_no_number_is_broken_and_no_line_is_too_long(reproductions, paper):
+    found = reproductions[paper]
+    every = [*found.sheets, *(sheet for each in getattr(found, "answers", ()) for sheet in each.sheets)]
+    for sheet in every:
+        shown = text(sheet, 80)
+        assert max(map(len, shown.splitlines())) <= 80
+        naming = set.intersection(*map(set, parts)) if len(parts := sheet.parts(80)) > 1 else {0}
+        for row in sheet.rows:
+            cells = [cell for i, cell in enumerate(row) if i not in naming and len(cell) < 36]
+            assert all(cell in shown for cell in cells), (sheet.title, row)
+
+
+def test_a_wide_table_names_its_rows_in_every_part():
+    rows = (("MLP", "0", "1.00", "2.00"), ("", "1", "3.00", "4.00"), ("ViT", "0", "5.00", "6.00"))
+    sheet = Sheet("A title", ("net", "gamma", "error of the net", "ECE of the net"), rows, "A note.")
+    assert sheet.parts(80) == [[0, 1, 2, 3]]
+    assert sheet.parts(20) == [[0, 1, 2], [0, 1, 3]]
+    told = text(sheet, 20)
+    assert told.count("A title") == told.count("A note.") == 1
+    assert told.count("ViT") == 2
+
+
+def test_a_terminal_ends_with_what_it_comes_to(reproductions):
+    for paper, found in reproductions.items():
+        told = text(found, 80)
+        assert told.startswith(f"{paper}: ")
+        places = [told.rfind(f"{paper}: {part}") for part in ("what the verdicts rest on", "the", "in short")]
+        assert places[0] < places[1]
+        assert places[1] < places[2] or not found.points
 
 
 def test_a_long_table_is_folded():
@@ -84,7 +127,8 @@ def test_a_reproduction_ends_with_verdicts(reproductions, paper):
     assert {finding.verdict for finding in found.findings} <= {HOLDS, FAILS, UNCLEAR, UNTESTED}
     told = " ".join(str(found).split())
     for finding in found.findings:
-        assert f"{finding.verdict} {finding.claim}" in told
+        assert f"{finding.claim} ({finding.where})" in told
+        assert f"{finding.verdict} {finding.subject}".strip() in told
         assert finding.evidence
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [claim["verdict"] for claim in content["claims"]] == [finding.verdict for finding in found.findings]

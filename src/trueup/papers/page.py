@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 
 from trueup.files import write_whole
 from trueup.inputs import InputError
-from trueup.papers.reproduction import Reproduction, Sheet
+from trueup.papers.reproduction import Point, Reproduction, Sheet
 
 FIRST = "reproduction.md"
 PLACES = {
@@ -28,6 +27,9 @@ _REPRODUCTION = """\
 
 This page is written by `trueup reproduce all --docs docs/reproduction.md`, from what is stored under `results/`.
 It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same in a terminal, and `--json` for programs.
+In the tables "a · b" is ours and what the paper prints; CE is cross-entropy, FL-3 focal loss with gamma 3, and FLSD-53
+that with gamma 5 where p_y < 0.2 and 3 elsewhere; T is the temperature that is fitted afterwards. Where the papers' own
+text is wrong, [theory.md](theory.md#errata) says so, with a check.
 
 <details>
 <summary>How these numbers are made and judged, and what differs from the papers</summary>
@@ -46,8 +48,11 @@ It takes no GPU and no network. `trueup reproduce mukhoti2020` prints the same i
   table. What is not run is said.
 - That one figure is lower than another is said only where they differ by more than twice the standard error of their
   difference: over the seeds of each where there are several, or over test samples, whichever is larger. Else it cannot
-  be told. Over many networks the mean difference is judged so, by its standard error over them, and most of them and
-  their own intervals have to agree. Limits such as "within 1 point" are ours.
+  be told. A loss with one seed is taken to vary over seeds as it does with another step, or else as the other losses of
+  the same table do; where there is one seed of everything only test samples are left to judge by, and the table of
+  verdicts says "1 seed". Curves over the epochs (Figures 1 to 4) are judged as they are printed, without an error. Over
+  many networks the mean difference is judged so, by its standard error over them, and most of them and their own
+  intervals have to agree. Limits such as "within 1 point" are ours.
 - The paper's claims and our own questions have a table and a tally each.
 - Texts: 20 Newsgroups and SST have word vectors of 100 dimensions here (the code that the paper names for SST had 300),
   and each table says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over
@@ -76,18 +81,32 @@ calibration map of **charoenphakdee2021**, which takes what a network trained wi
 Both numbers are fitted on a validation set; γ = 0 is temperature scaling. This page answers what the first paper leaves
 open, and tests what the second claims, on real networks. The mathematics is in [theory.md](theory.md).
 
+Where the papers' own text is wrong, [theory.md](theory.md#errata) says so, with a check.
+
+<details>
+<summary>How this page is made</summary>
+
 This page is written by `trueup reproduce all --docs docs`, its figures by `trueup reproduce komisarenko2024 --figures
 docs/figures/focal-temperature` (and `charoenphakdee2021`). Every network of `TRUEUP_DATA/logits` and every run under
 `results/` is measured once, in seconds, and kept as a JSON file with the SHA-256 of what it was computed from under
 `results/komisarenko2024/networks`; a new run is picked up by the next command. Where the public logits are not at hand,
-their stored figures are shown. Test samples are never used for a fit. Intervals are 95 %, over test samples.
+their stored figures are shown. Test samples are never used for a fit. Intervals are 95 %, over test samples. A network
+is named by its data (C10 and C100 are CIFAR-10 and CIFAR-100), its net and, in brackets, whose it is; ours by what
+differs from their recipe instead. Left out are runs with fewer than 500 samples in val or test, and those that are kept
+without their predictions.
+
+</details>
 """
 
 _CURVATURE = """\
 # Curvature and calibration
 
 **kimura2024** says that focal loss calibrates because it lowers the curvature of the loss surface, and that a penalty
-on the trace of the Hessian should calibrate too. This page puts each of its claims to the test.
+on the trace of the Hessian should calibrate too. This page puts each of its claims to the test. Where the paper's own
+text is wrong, [theory.md](theory.md#errata) says so, with a check.
+
+<details>
+<summary>How these numbers are made and judged</summary>
 
 This page is written by `trueup reproduce kimura2024 --docs docs/curvature.md`, its figures by
 `trueup reproduce kimura2024 --figures docs/figures/curvature`, from what is stored under `results/kimura2024`: run
@@ -109,9 +128,15 @@ some by name; what is stopped goes on where it was. `trueup curvature RUN` measu
 - Where ECE is said to be least, each gamma whose ECE is not above the least by more than twice the standard error of
   their difference (over test samples) may be the one; where they do not agree on a claim, it cannot be told.
 - What has not been trained is listed at the end.
+
+</details>
 """
 
 _INTRODUCTIONS = {FIRST: _REPRODUCTION, "focal-temperature.md": _FOCAL_TEMPERATURE, "curvature.md": _CURVATURE}
+
+
+SHORT = 300
+"""A longer answer is told by its first sentence where a page begins."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +151,20 @@ class Answer:
     remains: str = ""
     """What is still open."""
 
-    def markdown(self) -> str:
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """The first, and what follows it."""
         first, *rest = re.split(r"(?<=[.;]) ", self.answer, maxsplit=1)
-        parts = [f"### {self.question}\n", " ".join([f"**{first}**", *rest]) + "\n"]
+        return first, " ".join(rest)
+
+    @property
+    def short(self) -> str:
+        """The whole answer, or of a long one its first sentence."""
+        return self.answer if len(self.answer) <= SHORT else self.sentences[0].removesuffix(";")
+
+    def markdown(self) -> str:
+        first, rest = self.sentences
+        parts = [f"### {self.question}\n", f"**{first}** {rest}".rstrip() + "\n"]
         parts += [f"![{told}]({path})\n" for told, path in self.figures]
         parts += [sheet.markdown() for sheet in self.sheets]
         return "\n".join([*parts, *([f"Still open: {self.remains}\n"] if self.remains else [])])
@@ -146,19 +182,25 @@ class Answered(Reproduction):
         told = [{"question": each.question, "answer": each.answer, "open": each.remains} for each in self.answers]
         return super().to_dict() | {"answers": told, "notes": list(self.notes)}
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _tables(self) -> Iterator[Any]:
         for each in self.answers:
-            yield f"[bold]{escape(each.question)}[/]\n{escape(each.answer)}\n"
+            yield from (f"[bold]{escape(each.question)}[/]\n" if each.sheets else [])
             for sheet in each.sheets:
                 yield from (sheet, "")
         for note in self.notes:
-            yield f"note: {escape(note)}"
-        yield from super().__rich_console__(console, options)
+            yield f"note: {escape(note)}\n"
+        yield from super()._tables()
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return tuple(Point(each.question, (each.answer,)) for each in self.answers)
 
     def markdown(self) -> str:
         whole = super().markdown()
         heading, _, rest = whole.partition("\n\n")
-        return "\n".join([f"{heading}\n", *(each.markdown() for each in self.answers), rest])
+        short = (Point(each.question, (each.short,)).markdown() for each in self.answers)
+        parts = [f"{heading}\n", "### In short\n", *short, "", *(each.markdown() for each in self.answers), rest]
+        return "\n".join(parts)
 
 
 def page(found: Sequence[Reproduction], name: str = FIRST) -> str:

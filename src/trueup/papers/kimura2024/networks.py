@@ -15,7 +15,19 @@ from trueup.audit import finite
 from trueup.metrics import overconfidence, score_logits
 from trueup.papers.kimura2024.grid import CE, Place, places
 from trueup.papers.kimura2024.measure import FILE, bends_down
-from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Finding, Sheet, all_of, clearly, verdict
+from trueup.papers.reproduction import (
+    COLOURS,
+    FAILS,
+    HOLDS,
+    UNCLEAR,
+    UNTESTED,
+    Finding,
+    Sheet,
+    all_of,
+    clearly,
+    listed,
+    verdict,
+)
 from trueup.papers.stored import command_of, load_runs
 from trueup.papers.summary import has_predictions, summary_of
 from trueup.train import Run
@@ -135,6 +147,30 @@ def gamma_sheet(points: Sequence[Point], data: str) -> Sheet | None:
     return Sheet(title, columns, tuple(rows), note) if rows else None
 
 
+def trends_sheet(points: Sequence[Point]) -> Sheet | None:
+    """What each net says, in a line."""
+    rows = []
+    for data, title in DATASETS.items():
+        for net, of in by_net(points, data).items():
+            if len(of) < 3:
+                continue
+            gammas, eces = list(of), [point.on_test("ece") for point in of.values()]
+            maxima = ([loss(point)["lambda_max"]["value"] for point in of.values()] for loss in LOSSES.values())
+            gaps = [abs(point.overconfidence) for point in of.values()]
+            traces = [point.own["trace"]["value"] for point in of.values()]
+            best = min(of, key=lambda gamma, of=of: of[gamma].on_test("ece"))
+            cells = (f"{rank_correlation(gammas, values):+.2f}" for values in maxima)
+            ends = (f"{rank_correlation(values, eces):+.2f}" for values in (gaps, traces))
+            rows.append((f"{TITLES[net]}, {title}", str(len(of)), *cells, f"{best:g}", *ends))
+    columns = ("net", "gammas", "λ max, training loss, with gamma", "λ max, cross-entropy, with gamma",
+               "gamma of the least ECE", "ECE with over- or under-confidence", "ECE with the trace")  # fmt: skip
+    note = (
+        "Rank correlations: -1 is a fall throughout, +1 a rise. Over- or under-confidence: the size of mean confidence "
+        "less accuracy; the trace is that of the training loss. Nets with at least three gammas."
+    )
+    return Sheet("What goes with what", columns, tuple(rows), note) if rows else None
+
+
 def negative(measured: dict[str, list[dict[str, Any]]]) -> str:
     """What is known of negative curvature: that it was met. How deep it goes takes a measurement of its own."""
     told = (f"of {loss} in {sum(map(bends_down, each))} of {len(each)} runs" for loss, each in measured.items())
@@ -199,7 +235,15 @@ def _of_nets(claim: str, where: str, nets: Nets, judged: Callable[[dict[float, P
     tested = [each for each in verdicts.values() if each != UNTESTED]
     whole = next((each for each in (FAILS, UNCLEAR, HOLDS) if each in tested), UNTESTED)
     each_net = ", ".join(f"{TITLES[net]} {holds}" for net, holds in verdicts.items()) if len(verdicts) > 1 else ""
-    return Finding(claim, where, whole, _gammas(nets), "; ".join(told) or "no run is stored", short=each_net)
+    evidence = listed("", told) if len(told) > 1 else "".join(told) or "no run is stored"
+    return Finding(claim, where, whole, _gammas(nets), evidence, short=each_net)
+
+
+def each_verdict(finding: Finding) -> list[str]:
+    """Of each net: what stands behind its name in the finding's subject, or the one verdict of one net."""
+    if not finding.short:
+        return [finding.verdict]
+    return [next(v for v in COLOURS if part.endswith(v)) for part in finding.short.split(", ")]
 
 
 def _wherever_least(of: dict[float, Point], holds: Callable[[float], bool | None]) -> bool | None:
@@ -309,5 +353,5 @@ def _follows_confidence(nets: Nets) -> Finding:
         told = f"rank correlation of ECE with the {', with the '.join(f'{k} {v:+.2f}' for k, v in ranks.items())}"
         return first > max(STRONG, *others), told
 
-    claim = "ECE goes with the size of mean confidence less accuracy, more than with curvature."
+    claim = "ECE rises with the size of mean confidence less accuracy, more than with curvature."
     return replace(_of_nets(claim, "our own question", nets, judged), ours=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trueup.papers.kimura2024.networks import STRONG, Point, negative, rank_correlation, rounded
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet, listed
 
 
 def by_rate(points: Sequence[Point]) -> dict[float, dict[float, Point]]:
@@ -94,12 +94,13 @@ def _with_tau(what: str, on: str, series: Sequence[tuple[str, dict[float, list[P
         means = [f"{_mean(what, runs):.4g}{_beside(what, runs)} at {tau:g}" for tau, runs in of.items()]
         right &= rank < -STRONG
         told.append(f"{title}{': ' if title else ''}{', '.join(means)} (rank correlation {rank:+.2f})")
-    evidence = "; ".join(told) or "no run is stored"
+    lead = "" if told else "no run is stored"
     if what == "ECE" and told:
-        evidence += ". In brackets mean confidence less accuracy, which the penalty lowers"
+        lead += "In brackets mean confidence less accuracy, which the penalty lowers."
     if lost:
-        evidence += f". Left out of the rank: tau {', '.join(f'{tau:g}' for tau in sorted(lost))}, where a net has "
-        evidence += "collapsed to a constant, whose ECE is small without merit"
+        lead += f" Left out of the rank: tau {', '.join(f'{tau:g}' for tau in sorted(lost))}, where a net has "
+        lead += "collapsed to a constant, whose ECE is small without merit."
+    evidence = listed(lead.strip(), told)
     claim = f"A larger tau gives a smaller {what}: {on}."
     return Finding(
         claim, "Figure 4", (HOLDS if right else FAILS) if series else UNTESTED, on if series else "", evidence

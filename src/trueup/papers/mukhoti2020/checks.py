@@ -13,7 +13,7 @@ from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, half_the_ece, ove
 from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting, alike
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, clearly, verdict
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, clearly, listed, verdict
 
 
 def printed_figures(authors: tuple[Author, ...]) -> list[Finding]:
@@ -102,8 +102,8 @@ def step_decides(settings: list[Setting], data: str) -> Finding:
             f"{setting.step}: {_ANSWERS[holds]} ({found})"
             for setting, (holds, found) in zip(group, verdicts, strict=True)
         )
-        evidence = f"cross-entropy's ECE at least twice theirs, {group[0].seeds(*group[0].networks)}? "
-        return _differ(holds for holds, _ in verdicts), evidence + "; ".join(lines)
+        evidence = f"cross-entropy's ECE at least twice theirs, {group[0].seeds(*group[0].networks)}?"
+        return _differ(holds for holds, _ in verdicts), listed(evidence, lines)
 
     return _of_steps(text, CODE, TWO_STEPS, settings, data, judge)
 
@@ -121,8 +121,12 @@ def sign_decides(settings: list[Setting], data: str) -> Finding:
             + ", ".join(f"{t:.1f}" for t in setting.temperatures(FL3))
             for setting in group
         )
-        evidence = f"FL-3's mean confidence less accuracy, {group[0].seeds(FL3)}. {'; '.join(lines)}"
-        return _differ(_over_confident(setting) for setting in group), evidence
+        spread = max(setting.error_of(FL3, "overconfidence") for setting in group)
+        evidence = (
+            f"FL-3's mean confidence less accuracy, {group[0].seeds(FL3)} (standard error, seeds elsewhere included, "
+            f"up to {100 * spread:.2f} points):"
+        )
+        return _differ(_over_confident(setting) for setting in group), listed(evidence, lines)
 
     return _of_steps(text, CODE, TWO_STEPS, settings, data, judge)
 
@@ -157,11 +161,13 @@ def decay_decides(settings: list[Setting], data: str) -> Finding:
             return None
         strong, weak, authors = (of_step[step] for step in (MEAN, WEAK_DECAY, SUMMED))
         recipe = authors.networks[FL3][0].run.recipe
-        evidence = (
-            f"FL-3, {strong.seeds(FL3)}, with the mean and not clipped, decay {recipe.weight_decay:g}: "
-            f"{_ending(strong)}; the same step with decay {recipe.weight_decay:g}/{recipe.batch} (the sum at "
-            f"lr/{recipe.batch}): {_ending(weak)}. {beside_decay(authors)}"
+        items = (
+            f"with the mean and not clipped, decay {recipe.weight_decay:g}: {_ending(strong)}",
+            f"the same step with decay {recipe.weight_decay:g}/{recipe.batch} (the sum at lr/{recipe.batch}): "
+            f"{_ending(weak)}",
+            beside_decay(authors),
         )
+        evidence = listed(f"FL-3, {strong.seeds(FL3)}:", items)
         return _differ(_over_confident(setting) for setting in (strong, weak)), evidence
 
     return _of_steps(text, where, lacking, settings, data, judge)

@@ -12,7 +12,7 @@ import numpy as np
 from trueup.metrics import Interval
 from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, beside_run, later, weighted
 from trueup.papers.mukhoti2020.settings import Setting
-from trueup.papers.reproduction import UNTESTED, Finding, all_of, clearly, verdict
+from trueup.papers.reproduction import UNTESTED, Finding, all_of, clearly, listed, verdict
 from trueup.papers.summary import has_predictions
 
 CE, FL1, FL2, FL3, FLSD = "cross-entropy", "focal:1", "focal:2", "focal:3", "flsd-53"
@@ -89,7 +89,8 @@ def _told(claim: Claim, setting: Setting) -> tuple[str, str]:
         return verdict(holds), evidence
     needs = [weighted(loss, setting.data) for loss in claim.needs]
     told = [loss for loss in setting.networks if re.search(rf"\b{re.escape(short(loss))}\b", evidence)]
-    return verdict(holds), f"{evidence} ({setting.seeds(*dict.fromkeys([*needs, *told]))})"
+    lead, *items = evidence.split("\n")
+    return verdict(holds), listed(f"{lead} ({setting.seeds(*dict.fromkeys([*needs, *told]))})", items)
 
 
 def over_networks(changes: Sequence[Interval]) -> Verdict:
@@ -218,7 +219,7 @@ def errors_within(points: float) -> Callable[[Setting], Verdict]:
             f"{short(loss)} {percent(setting.figure(loss, 'error'))} ({entry.value}, {gap:+.2f})"
             for gap, loss, entry in gaps
         )
-        told = "error in % (published, ours less theirs): " + ", ".join(texts)
+        told = listed("error in % (published, ours less theirs):", texts)
         return all(abs(gap) <= points for gap, *_ in gaps), told
 
     return judge

@@ -6,7 +6,7 @@ import numpy as np
 
 from trueup.papers.mukhoti2020.claims import CE, FL3, Claim, Verdict, focal_of, percent, short
 from trueup.papers.mukhoti2020.settings import Setting
-from trueup.papers.reproduction import clearly
+from trueup.papers.reproduction import clearly, listed
 from trueup.train.measure import GRADIENT_EDGES
 
 OF_CONFIDENCES, OF_GRADIENTS = (100, 200, 300, 350), (10, 100, 200)
@@ -76,7 +76,7 @@ def less_sure_of_mistakes(setting: Setting) -> Verdict:
         texts.append(
             f"{short(loss)} in {100 * share:.0f} % of the epochs, {values[-1]:.3f} against {base[-1]:.3f} last"
         )
-    return holds, "entropy of the wrong above cross-entropy's: " + "; ".join(texts)
+    return holds, listed("entropy of the wrong above cross-entropy's:", texts)
 
 
 def true_probabilities(setting: Setting) -> Verdict:
@@ -134,15 +134,16 @@ def gradients_reach_the_weights(setting: Setting) -> Verdict:
         holds = False
     elif all(most < 50 for _, most in early):
         holds = smaller > 50
-    parts = "; ".join(
+    parts = (
         f"{short(loss)} {first[0]:.0f} to {first[1]:.0f} % before the first fall of the learning rate, "
         f"{whole[0]:.0f} to {whole[1]:.0f} % in all"
         for loss, (first, whole) in shares.items()
     )
-    return holds, (
-        f"{told}; but clipping at {recipe.clip:g} makes all steps equally long whose gradient is above it. The share "
-        f"of such batches, as far as the mean and the largest norm of each epoch bound it: {parts}"
+    told += (
+        f"; but clipping at {recipe.clip:g} makes all steps equally long whose gradient is above it. The share of such "
+        "batches, as far as the mean and the largest norm of each epoch bound it:"
     )
+    return holds, listed(told, parts)
 
 
 _DIVIDES = {"adam": "Adam", "adamw": "AdamW", "adagrad": "AdaGrad"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trueup.papers.mukhoti2020 import checks
-from trueup.papers.mukhoti2020.claims import CE, FL3, FLSD, half_the_ece, percent, short
+from trueup.papers.mukhoti2020.claims import CE, FL3, FLSD, lower, percent, short
 from trueup.papers.mukhoti2020.epochs import clipped_of
 from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, SUMMED, TEXTS, WEAK_DECAY, beside_run
 from trueup.papers.mukhoti2020.settings import TITLES, Setting
-from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Point, verdict
+from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Point, Sheet, verdict
 
 DEPENDS = {HOLDS: "yes", FAILS: "no", UNCLEAR: UNCLEAR}
 """Whether something depends on another, by the verdict on that it does."""
@@ -18,9 +20,8 @@ def gist(settings: list[Setting]) -> tuple[Point, ...]:
     ready = [setting for setting in settings if setting.as_published and {CE, FL3} <= set(setting.networks)]
     images = [setting for setting in ready if setting.data not in TEXTS]
     found = [
-        conclusion(images),
-        texts([setting for setting in ready if setting.data in TEXTS]),
-        step(settings),
+        conclusion(ready),
+        *step(settings),
         decay(settings),
         ending([setting for setting in images if setting.staged]),
         explanation(images),
@@ -34,44 +35,73 @@ def _name(setting: Setting) -> str:
     return f"{TITLES.get(setting.model, setting.model)}, {DATASETS[setting.data]}, {setting.epochs} epochs"
 
 
-def _ratio(setting: Setting) -> str:
-    """The conclusion on one setting."""
-    ece = [setting.figure(loss, "ece") for loss in (CE, FL3)]
-    return (
-        f"{_name(setting)}: {verdict(half_the_ece(setting)[0])} ({percent(ece[0])} % and FL-3's {percent(ece[1])} %, "
-        f"{ece[0] / ece[1]:.1f} times)"
-    )
+def _row_name(setting: Setting) -> str:
+    return f"{TITLES.get(setting.model, setting.model)}, {DATASETS[setting.data]}"
 
 
-def conclusion(images: list[Setting]) -> Point | None:
-    told = "The conclusion: cross-entropy's ECE before T is at least twice focal loss's, with the authors' step."
-    return Point(told, tuple(map(_ratio, images))) if images else None
+def _epochs(settings: Iterable[Setting]) -> str:
+    """Of each kind of data, for a note."""
+    return ", ".join(dict.fromkeys(f"{each.epochs} epochs on {DATASETS[each.data]}" for each in settings))
 
 
-def texts(settings: list[Setting]) -> Point | None:
-    parts = []
+def conclusion(settings: list[Setting]) -> Point | None:
+    """Every data set with the authors' step."""
+    details, rows = [], []
     for each in settings:
-        printed = [beside_run(each.networks[loss][0].run.recipe).get(("ece", "before")) for loss in (CE, FL3)]
-        theirs = " and ".join(f"{entry.value} %" for entry in printed if entry)
-        gap, t = 100 * each.figure(FL3, "overconfidence"), ", ".join(f"{t:.1f}" for t in each.temperatures(FL3))
-        parts.append(f"{_ratio(each)}; printed are {theirs}; FL-3 is {_sided(gap)}, its T {t} ({each.seeds(FL3)})")
-    return Point("The same on texts.", tuple(parts)) if parts else None
+        ece = [each.figure(loss, "ece") for loss in (CE, FL3)]
+        entries = [beside_run(each.networks[loss][0].run.recipe).get(("ece", "before")) for loss in (CE, FL3)]
+        printed = [entry.value if entry else "-" for entry in entries]
+        answers = [verdict(lower(each, FL3, CE, "ece", times=times)) for times in (1, 2)]
+        t, gap = ", ".join(f"{t:.1f}" for t in each.temperatures(FL3)), 100 * each.figure(FL3, "overconfidence")
+        details.append(
+            f"{_name(each)}, {each.seeds(CE, FL3)}: CE {percent(ece[0])} %, FL-3 {percent(ece[1])} % (printed "
+            f"{' and '.join(printed)}); lower: {answers[0]}, at most half: {answers[1]}; FL-3 is "
+            f"{_sided(gap)}, its T {t}"
+        )
+        seeds = str(min(len(each.networks[loss]) for loss in (CE, FL3)))
+        rows.append((
+            _row_name(each), seeds, *map(percent, ece), *(_SHORT[answer] for answer in answers), *printed,
+            f"{gap:+.2f}", t,
+        ))  # fmt: skip
+    columns = ("net, data", "seeds", "CE", "FL-3", "lower?", "at most half?", "CE, printed", "FL-3, printed",
+               "FL-3 over-conf.", "its T")  # fmt: skip
+    note = (
+        "ECE in %. Over-conf.: mean confidence less accuracy, in points, below 0 where focal loss is under-confident. "
+        f"T of each seed. {_epochs(settings)}."
+    )
+    told = (
+        "The conclusion: before T focal loss has a lower ECE than cross-entropy, at most half of it (the half is a "
+        "limit of ours). With the authors' step:"
+    )
+    return Point(told, tuple(details), Sheet("", columns, tuple(rows), note)) if rows else None
 
 
-def step(settings: list[Setting]) -> Point | None:
+_SHORT = {HOLDS: "yes", FAILS: "no", UNCLEAR: UNCLEAR}
+
+
+def step(settings: list[Setting]) -> list[Point]:
     """Every data set that has two steps, with its numbers."""
     tested = {data: groups[0] for data in DATASETS if (groups := checks.by_step(settings, data))}
     if not tested:
-        return None
+        return []
     factor, sign = (
         _answers({data: asked(settings, data).verdict for data in tested})
         for asked in (checks.step_decides, checks.sign_decides)
     )
-    told = (
-        "Does it depend on how a batch's gradient becomes a step, of which the paper's text says nothing? "
-        f"{factor}. And whether focal loss ends over- or under-confident? {sign}."
+    first = (
+        "Does it depend on how a batch's gradient becomes a step, of which the paper's text says nothing, whether "
+        f"focal loss has at most half of cross-entropy's ECE? {factor}."
     )
-    return Point(told, tuple(map(_by_step, tested.values())))
+    rows = tuple(
+        (_row_name(each), each.step, *(percent(each.figure(loss, "ece")) for loss in (CE, FL3)),
+         f"{100 * each.figure(FL3, 'overconfidence'):+.2f}")
+        for group in tested.values() for each in group
+    )  # fmt: skip
+    columns = ("net, data", "step", "ECE of CE", "of FL-3", "FL-3 over-conf.")
+    second = f"And on which side focal loss ends, over- or under-confident? {sign}."
+    seeds = {group[0].seeds(CE, FL3) for group in tested.values()}
+    sheet = Sheet("", columns, rows, f"In % and points; {', '.join(sorted(seeds))}; the first step is the authors'.")
+    return [Point(first), Point(second, tuple(map(_by_step, tested.values())), sheet)]
 
 
 def _by_step(group: list[Setting]) -> str:
@@ -142,12 +172,24 @@ def explanation(images: list[Setting]) -> Point | None:
 
 def after(settings: list[Setting]) -> Point | None:
     """ECE and NLL after T."""
-    parts = []
+    details, rows = [], []
     for each in settings:
         focal = FLSD if FLSD in each.networks else FL3
         ece, nll = (
-            " and ".join(percent(each.figure(loss, quantity, "ece")) for loss in (CE, focal))
-            for quantity in ("ece", "nll")
+            [percent(each.figure(loss, quantity, "ece")) for loss in (CE, focal)] for quantity in ("ece", "nll")
         )
-        parts.append(f"{_name(each)}: ECE {ece}, NLL {nll} ({short(focal)})")
-    return Point("After T, cross-entropy and focal loss, in %:", tuple(parts)) if parts else None
+        answers = [_SHORT[verdict(lower(each, focal, CE, quantity, "ece"))] for quantity in ("ece", "nll")]
+        details.append(f"{_name(each)}: ECE {' and '.join(ece)}, NLL {' and '.join(nll)} ({short(focal)})")
+        rows.append((_row_name(each), short(focal), *ece, answers[0], *nll, answers[1]))
+    columns = (
+        "net, data",
+        "focal loss",
+        "ECE of CE",
+        "of focal loss",
+        "lower?",
+        "NLL of CE",
+        "of focal loss",
+        "lower?",
+    )
+    told = "After T, cross-entropy and focal loss, in %:"
+    return Point(told, tuple(details), Sheet("", columns, tuple(rows))) if rows else None
