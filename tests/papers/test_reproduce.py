@@ -14,7 +14,7 @@ from trueup.audit import Measure
 from trueup.cli import app
 from trueup.inputs import InputError
 from trueup.papers import lossfunctions, page
-from trueup.papers.figures import Panel, ece_of_nets, save_panels, save_pictures
+from trueup.papers.figures import Panel, ece_of_nets, looks, save_panels, save_pictures
 from trueup.papers.judged import State
 from trueup.papers.lossfunctions import CE, ENTROPY, FOCAL, L1
 from trueup.papers.page import PLACES, write_page
@@ -265,3 +265,22 @@ def test_legends_stand_below_the_panels_once_where_all_are_alike(tmp_path):
     for panels, times in (([lines, lines], 1), ([lines, counts], 2)):
         drawn = save_panels(panels, tmp_path / "both.svg", legend_below=True).read_text()
         assert drawn.count("<!-- a first name -->") == times
+
+
+def test_a_loss_has_the_same_colour_whatever_stands_beside_it():
+    every = looks(["cross-entropy", "entropy penalty", "L1 norm", "focal loss"])
+    alone = looks(["cross-entropy", "focal loss"])
+    assert (alone[0], alone[1]) == (every[0], every[3])
+    assert len({colour for colour, *_ in every}) == 4
+    assert looks(["FL-3"]) == looks(["γ = 3"]) == looks(["focal:3"]) == looks(["focal loss, γ = 3"])
+    losses = ["cross-entropy", *(f"focal:{gamma}" for gamma in (1, 2, 3, 4, 5, 7, 10))]
+    assert len({colour for colour, *_ in looks(losses)}) == len(losses)
+
+
+def test_a_figure_on_a_page_says_what_it_shows(reproductions):
+    for found in reproductions.values():
+        told = found.markdown()
+        for each in getattr(found, "answers", ()):
+            for caption, path in each.figures:
+                assert f"{caption}.\n\n![" in told
+                assert f"]({path})" in told

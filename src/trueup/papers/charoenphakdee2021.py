@@ -341,7 +341,12 @@ def _people(voted: list[dict[str, Any]]) -> Answer:
         f"images that is nearer to the votes ({100 * focal[0]['unanimous']:.0f} % are unanimous), and on those that "
         "the network gets wrong it costs more, in logarithms, than it gains on all the others."
     )  # fmt: skip
-    pictures = (("KL to the votes", f"{FIGURES}/votes.svg"), ("Under and over", f"{FIGURES}/regions.svg"))
+    pictures = (
+        ("The mean Kullback-Leibler divergence of what each focal network reports, by the map behind it, from the "
+         "votes: the nearer to the left, the better", f"{FIGURES}/votes.svg"),
+        ("The posterior against the largest entry of the focal minimiser, the other classes alike: above the diagonal "
+         "the minimiser is under-confident, below it over-confident", f"{FIGURES}/regions.svg"),
+    )  # fmt: skip
     remains = "votes are not the frequencies of labels; a network stopped before it overfits was not tried."
     return Answer(question, answer, (votes_sheet(voted),), pictures, remains)
 

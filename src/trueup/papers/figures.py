@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,26 @@ LEGEND = 0.7
 """Inches that legends below the panels take."""
 PLACE = "figures/reproduction"
 """Where the figures of the first page lie, from there."""
+
+
+_GAMMAS = {"0": 0, "0.5": 1, "1": 2, "2": 3, "3": 4, "4": 1, "5": 5, "7": 7, "10": 6}
+PLACES = {f"{word}{gamma}": place for gamma, place in _GAMMAS.items() for word in ("γ = ", "FL-", "focal:")} | {
+    "CE": 0, "cross-entropy": 0, "FLSD-53": 1, "focal loss": _GAMMAS["3"],
+}  # fmt: skip
+"""The place among ``plots.LOOKS`` of what has the same colour in every figure, those of docs/figures/theory.py too."""
+
+
+def looks(names: Iterable[str]) -> list[tuple[str, Any, str]]:
+    """Colour, dash and marker of each; what is of no fixed place takes the first that is free.
+
+    >>> [colour for colour, *_ in looks(["L1 norm", "focal loss", "cross-entropy"])]
+    ['#0072B2', '#CC79A7', '#000000']
+    """
+    from trueup import plots
+
+    kinds = [name.rpartition(", ")[2] for name in names]
+    free = cycle([i for i in range(len(plots.LOOKS)) if i not in map(PLACES.get, kinds)])
+    return [plots.LOOKS[PLACES[kind] if kind in PLACES else next(free)] for kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -112,13 +132,13 @@ def _draw_on(ax: Axes, panel: Panel) -> None:
         ax.axline((0, 0), slope=1, color="0.5", linewidth=0.6)
     for shape, (name, (x, y)) in zip(cycle(("o", "x", "^", "s")), panel.points.items(), strict=False):
         ax.scatter(x, y, label=name, color="0.6", marker=shape, s=4, linewidths=0.5, zorder=0)
-    for (colour, dash, mark), (name, (x, y)) in zip(cycle(plots.LOOKS), panel.lines.items(), strict=False):
+    for (colour, dash, mark), (name, (x, y)) in zip(looks(panel.lines), panel.lines.items(), strict=True):
         marked = {"marker": mark, "markersize": 3.5} if panel.markers else {}
         ax.plot(x, y, label=name, color=colour, linestyle=dash, linewidth=0.5 if name in panel.labels else 1, **marked)
         for text, *place in zip(panel.labels.get(name, ()), x, y, strict=False):
             ax.annotate(text, tuple(place), (3, 3), textcoords="offset points", fontsize=6)
     alone = len(panel.stairs) == 1
-    for (colour, dash, _), (name, (edges, heights)) in zip(cycle(plots.LOOKS), panel.stairs.items(), strict=False):
+    for (colour, dash, _), (name, (edges, heights)) in zip(looks(panel.stairs), panel.stairs.items(), strict=True):
         face = {"fill": True, "facecolor": plots.PALE} if alone else {}
         ax.stairs(heights, edges, label=name, edgecolor=colour, linestyle=dash, linewidth=0.6 if alone else 1, **face)
     for mark in panel.marks:
@@ -141,4 +161,4 @@ def ece_of_nets(found: Mapping[str, Mapping[str, np.ndarray]]) -> list[Picture]:
         for net, of_loss in found.items()
     ]
     told = "Figure 1: ECE on test over the epochs." if panels else "Figure 1 is not drawn: no run of it is stored."
-    return [Picture("lossfunctions-figure1", told, panels)]
+    return [Picture("lossfunctions-figure1", told, panels, legend_below=True)]

@@ -50,9 +50,9 @@ text is wrong, [theory.md](theory.md#errata) says so, with a check.
   difference: over the seeds of each where there are several, or over test samples, whichever is larger. Else it cannot
   be told. A loss with one seed is taken to vary over seeds as it does with another step, or else as the other losses of
   the same table do; where there is one seed of everything only test samples are left to judge by, and the table of
-  verdicts says "1 seed". Curves over the epochs (Figures 1 to 4) are judged as they are printed, without an error. Over
-  many networks the mean difference is judged so, by its standard error over them, and most of them and their own
-  intervals have to agree. Limits such as "within 1 point" are ours.
+  verdicts says "1 seed". Curves over the epochs (Figures 1 to 4), but for ECE, are judged as they are drawn, without an
+  error. Over many networks the mean difference is judged so, by its standard error over them, and most of them and
+  their own intervals have to agree. Limits such as "within 1 point" are ours.
 - The paper's claims and our own questions have a table and a tally each.
 - Texts: 20 Newsgroups and SST have word vectors of 100 dimensions here (the code that the paper names for SST had 300),
   and each table says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over
@@ -165,7 +165,8 @@ class Answer:
     def markdown(self) -> str:
         first, rest = self.sentences
         parts = [f"### {self.question}\n", f"**{first}** {rest}".rstrip() + "\n"]
-        parts += [f"![{told}]({path})\n" for told, path in self.figures]
+        for told, path in self.figures:
+            parts += [f"{told}.\n", f"![{re.split('[:;]', told)[0]}]({path})\n"]
         parts += [sheet.markdown() for sheet in self.sheets]
         return "\n".join([*parts, *([f"Still open: {self.remains}\n"] if self.remains else [])])
 

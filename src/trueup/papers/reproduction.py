@@ -99,8 +99,8 @@ class Sheet:
     def parts(self, width: int) -> list[list[int]]:
         """The columns of each table, by their numbers: in ``width`` characters no cell is broken, if it need not be.
 
-        >>> columns, rows = ("net", "gamma", "error", "ECE"), (("MLP", "1", "9.00", "3.00"), ("MLP", "2", "8.00", "4.00"))
-        >>> Sheet("a title", columns, rows).parts(20)
+        >>> rows = (("MLP", "1", "9.00", "3.00"), ("MLP", "2", "8.00", "4.00"))
+        >>> Sheet("a title", ("net", "gamma", "error", "ECE"), rows).parts(20)
         [[0, 1, 2], [0, 1, 3]]
         """
         widths, names, every = self._widths(), list(range(self._naming())), list(range(len(self.columns)))

@@ -65,12 +65,13 @@ def _answers(
         return tuple((titles[name], f"{FIGURES}/{name}.svg") for name in names if name == "figure1" or name in drawn)
 
     titles = {
-        "figure1": "Loss and gradient against p", "figure4": "Trace, ECE and error against tau, CIFAR-10",
-        "digits": "Trace, ECE and error against tau, digits, three seeds",
-    }  # fmt: skip
+        "figure1": "Loss and gradient against p",
+        "figure4": "Trace, ECE and error against the weight tau of the penalty, CIFAR-10, by the learning rate",
+        "digits": "The same on digits, by the seed",
+    }
     for data, title in networks.DATASETS.items():
-        titles[f"figure2-{data}"] = f"λ max and ECE against gamma, {title}"
-        titles[f"figure3-{data}"] = f"ECE against the trace, {title}"
+        titles[f"figure2-{data}"] = f"λ max of both Hessians, and ECE, against gamma, {title}"
+        titles[f"figure3-{data}"] = f"ECE against the trace, {title}: a point for each gamma, which stands beside it"
     of_gamma_sheets = [networks.gamma_sheet(points, data) for data in networks.DATASETS]
     of_tau_sheets = [penalty.tau_sheet(points), penalty.digits_sheet(points)]
     return (

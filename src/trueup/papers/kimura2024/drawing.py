@@ -81,7 +81,7 @@ def figure_3(nets: Nets) -> list[Panel]:
         for loss, measured in LOSSES.items():
             traces = np.array([measured(point)["trace"]["value"] for point in of.values()])
             line = (traces, np.array([MEASURES["ECE"](point) for point in of.values()]))
-            title, texts = f"{TITLES[net]}, {SHORT[loss]}", {"": [f"{gamma:g}" for gamma in of]}
+            title, texts = f"{TITLES[net]}\n{SHORT[loss]}", {"": [f"{gamma:g}" for gamma in of]}
             x = "trace on val (at each point: γ)"
             panels.append(Panel(title, x, "ECE on test in %", {"": line}, markers=True, labels=texts))
     return panels

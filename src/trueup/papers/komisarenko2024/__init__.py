@@ -94,7 +94,8 @@ def _helps(made: Study) -> Answer:
         "training losses of most public networks are not stated; trainings are single ones, so seeds are not judged."
     )
     pictures = (
-        ("Focal loss, the proper loss behind it, and the binary map", f"{FIGURES}/decomposition.svg"),
+        ("Two classes, posterior .8: the expected focal loss is least below .8, the proper loss behind it at .8, and "
+         "the map lies between two temperatures", f"{FIGURES}/decomposition.svg"),
         ("Focal temperature less temperature, a point a network, by training loss; circle: clearly lower, square: "
          "clearly higher, bar: neither, cross: the same map", f"{FIGURES}/differences.svg"),
         ("NLL on val over temperature and γ on a few networks, dark where it is low; line: the best T of each γ; star: "
@@ -114,8 +115,15 @@ def _question_1(made: Study) -> Answer:
         f"{highest.high:.3f} at γ = {highest.gamma:g}."
     )
     pictures = (
-        ("The focal map on the simplex of three classes", f"{FIGURES}/simplex.svg"),
-        ("The temperature that the map acts like", f"{FIGURES}/temperatures.svg"),
+        (
+            "The focal map on the simplex of three classes: each arrow leads from a report to what the map makes of it",
+            f"{FIGURES}/simplex.svg",
+        ),
+        (
+            "The temperature that gives the most probable class what the map gives it: beside equal other classes, and "
+            "the highest (above) and lowest over all reports",
+            f"{FIGURES}/temperatures.svg",
+        ),
     )
     remains = (
         "a closed form of the highest temperature for K between 4 and about 15 (it is the least value of one function)."
@@ -159,9 +167,11 @@ def _question_3(made: Study) -> Answer:
         "It is a small step beyond temperature scaling that never changes a prediction: "
         + ", and ".join(told) + ". Maps with parameters for each class need samples for each class."
     )  # fmt: skip
-    return Answer("Open question 3: among vector, matrix, Dirichlet, isotonic, histogram, ensemble and auto", answer,
-                  (sheets.rivals_sheet(made),), (("NLL and ECE against the size", f"{FIGURES}/rivals.svg"),),
-                  "no set with a thousand classes is among these networks.")  # fmt: skip
+    figure = ("NLL and ECE on test against the number of calibration samples, the median over the networks",
+              f"{FIGURES}/rivals.svg")  # fmt: skip
+    question = "Open question 3: among vector, matrix, Dirichlet, isotonic, histogram, ensemble and auto"
+    remains = "no set with a thousand classes is among these networks."
+    return Answer(question, answer, (sheets.rivals_sheet(made),), (figure,), remains)
 
 
 def _question_4(made: Study) -> Answer:
@@ -180,7 +190,9 @@ def _question_4(made: Study) -> Answer:
         if focal else "No focal network is here."
     )  # fmt: skip
     tables: tuple[Sheet | None, ...] = (sheets.histories_sheet(made), sheets.weights_sheet(made))
-    figures = (("Train and test over the epochs", f"{FIGURES}/histories.svg"),) if made.histories else ()
+    figure = ("Train and test over the epochs, by the training loss: a larger γ is less confident on both",
+              f"{FIGURES}/histories.svg")  # fmt: skip
+    figures = (figure,) if made.histories else ()
     question = "Open question 4: what the decomposition says about generalisation"
     shown = tuple(sheet for sheet in tables if sheet is not None and sheet.rows)
     remains = "confidence on train after the map needs training samples, hence weights: --shift RUN adds it."
@@ -198,8 +210,10 @@ def _shift(made: Study) -> Answer:
         f"Over {len(made.shift)} runs, maps fitted on clean images and judged on corrupted ones have a mean ECE of "
         + ", ".join(f"{value:.2f} % ({name})" for name, value in ece.items()) + "."
     )  # fmt: skip
-    return Answer("Next check: under shift", answer, (table,), (("ECE against severity", f"{FIGURES}/shift.svg"),),
-                  "our corruptions are not CIFAR-10-C's; larger nets are scored by --shift RUN.")  # fmt: skip
+    figure = ("ECE on corrupted test images against severity, the mean over the kinds; maps fitted on clean images",
+              f"{FIGURES}/shift.svg")  # fmt: skip
+    remains = "our corruptions are not CIFAR-10-C's; larger nets are scored by --shift RUN."
+    return Answer("Next check: under shift", answer, (table,), (figure,), remains)
 
 
 __all__ = ["LOSSES", "READS_DATA", "TITLE", "answers", "bounds", "draw", "recipes", "reproduce", "score_shift"]

@@ -13,7 +13,7 @@ import torch
 
 from trueup.diagrams import Landscape
 from trueup.focal import focal_map, temperature_bounds
-from trueup.papers.figures import WIDTH, Panel, save_panels
+from trueup.papers.figures import WIDTH, Panel, looks, save_panels
 from trueup.papers.komisarenko2024 import bounds
 from trueup.papers.komisarenko2024.claims import expected_s
 from trueup.papers.komisarenko2024.gathering import Study
@@ -253,7 +253,7 @@ def _with_one_legend(
     names = list(panels[0].lines)
     sizes = np.linspace(6, 2.5, len(names))  # where two lines are one, both are seen
     for ax, panel in zip(axes, panels, strict=True):
-        for (colour, dash, marker), size, name in zip(plots.LOOKS, sizes, names, strict=False):
+        for (colour, dash, marker), size, name in zip(looks(names), sizes, names, strict=True):
             x, y = panel.lines[name]
             points = {"marker": marker, "markersize": size, "markerfacecolor": "none"} if 2 < len(x) < 10 else {}
             ax.plot(x, y, label=name, color=colour, linestyle=dash, linewidth=1, **points)

@@ -160,7 +160,7 @@ def figure4(setting: Setting | None) -> Picture:
 
 def figure5() -> Picture:
     """The norms of logits and weights of the linear model."""
-    model, names = linear_model(), ("cross-entropy", "focal loss")
+    model, names = linear_model(), ("cross-entropy", "focal loss, γ = 1")
     thousands = model.iterations / 1000
     panels = [
         Panel(title, "thousand iterations", "", {name: (thousands, norms[:, k]) for k, name in enumerate(names)})
@@ -171,7 +171,7 @@ def figure5() -> Picture:
 
 def figure6() -> Picture:
     """The confidences of its mistakes, and its decision boundaries."""
-    model, names = linear_model(), ("cross-entropy", "focal loss")
+    model, names = linear_model(), ("cross-entropy", "focal loss, γ = 1")
     edges, across = np.linspace(0.5, 1, 26), np.array([-2.5, 2.5])
     mistakes = {
         name: (edges, np.histogram(found, edges)[0])

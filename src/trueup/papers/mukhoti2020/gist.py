@@ -90,7 +90,7 @@ def step(settings: list[Setting]) -> list[Point]:
     )
     first = (
         "Does it depend on how a batch's gradient becomes a step, of which the paper's text says nothing, whether "
-        f"focal loss has at most half of cross-entropy's ECE? {factor}."
+        "focal loss has at most half of cross-entropy's ECE?"
     )
     rows = tuple(
         (_row_name(each), each.step, *(percent(each.figure(loss, "ece")) for loss in (CE, FL3)),
@@ -101,7 +101,7 @@ def step(settings: list[Setting]) -> list[Point]:
     second = f"And on which side focal loss ends, over- or under-confident? {sign}."
     seeds = {group[0].seeds(CE, FL3) for group in tested.values()}
     sheet = Sheet("", columns, rows, f"In % and points; {', '.join(sorted(seeds))}; the first step is the authors'.")
-    return [Point(first), Point(second, tuple(map(_by_step, tested.values())), sheet)]
+    return [Point(first, (factor,)), Point(second, tuple(map(_by_step, tested.values())), sheet)]
 
 
 def _by_step(group: list[Setting]) -> str:
