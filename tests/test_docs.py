@@ -46,8 +46,8 @@ def test_what_the_readme_says_of_the_papers_is_what_the_pages_say():
     of_step = (("authors' step, which", "summed, clipped at 2"), ("mean and no clipping, where", "mean, not clipped"))
     for told, step in of_step:
         short = numbers(rf"([\d.]+) and ([\d.]+) % with the {told}", readme)
-        exact = numbers(rf"ECE of ResNet-18, CIFAR-10, .*?{step}: CE ([\d.]+) %, FL-3 ([\d.]+) %", page)
+        exact = numbers(rf"\| ResNet-18, CIFAR-10 \| {step} \| ([\d.]+) \| ([\d.]+) \|", page)
         assert [float(each) for each in short] == pytest.approx([float(each) for each in exact], abs=0.0501)
     answer = (DOCS / "focal-temperature.md").read_text()
-    lower = numbers(r"lowers NLL on test on (\d+ of \d+) networks.*?but ECE on (\d+) only", answer)
+    lower = numbers(r"lowers NLL on test on (\d+ of \d+) networks, and ECE on (\d+)\.", answer)
     assert numbers(r"lowers the NLL of (\d+ of \d+) networks against .*? the ECE of (\d+):", readme) == lower

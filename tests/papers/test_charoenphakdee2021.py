@@ -26,6 +26,12 @@ def test_what_needs_no_network():
     assert rows["1"][-1] == "up to 0.364, by 0.017"
 
 
+def test_that_accuracy_is_kept_is_judged_on_any_report(monkeypatch):
+    assert paper.accuracy_kept().verdict == HOLDS
+    monkeypatch.setattr(paper, "focal_map", lambda q, gamma: -q)
+    assert paper.accuracy_kept().verdict == FAILS
+
+
 def gaussian(low, high, train="10000", classes="10"):
     ends = {"change_low": str(low), "change_high": str(high)}
     data = f"gaussians:classes={classes},train={train},test=2000"

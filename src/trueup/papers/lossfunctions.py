@@ -131,7 +131,8 @@ def claims(nets: Nets) -> list[Finding]:
         for model in models:
             if set(needs) <= set(nets[model]):
                 holds, evidence = judge(nets[model])
-                findings.append(Finding(text, "Section 3.2", verdict(holds), MODELS[model], evidence))
+                on, short = MODELS[model], f"{MODELS[model]} (1 seed)"
+                findings.append(Finding(text, "Section 3.2", verdict(holds), on, evidence, short=short))
             else:
                 lacking = ", ".join(LOSSES[loss] for loss in needs if loss not in nets[model])
                 findings.append(Finding(text, "Section 3.2", UNTESTED, MODELS[model], f"not run: {lacking}"))
