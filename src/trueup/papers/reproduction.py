@@ -51,7 +51,7 @@ def listed(lead: str, items: Iterable[str]) -> str:
 
 def on_one_line(evidence: str) -> str:
     lead, *items = evidence.split("\n")
-    return f"{lead} {'; '.join(items)}" if items else lead
+    return f"{lead} {'; '.join(items)}".strip()
 
 
 LONG = 24
@@ -359,7 +359,7 @@ def _ground(judged: tuple[str, str, str]) -> str:
     on, found, evidence = judged
     lead, *items = evidence.split("\n")
     told = f"- {on}: **{found}**. {lead}" if on else f"- **{found}**. {lead}"
-    return "\n".join([told, *(f"  - {item}" for item in items), ""])
+    return "\n".join([told.rstrip(), *(f"  - {item}" for item in items), ""])
 
 
 def _below(told: Any, indent: int) -> Padding:
