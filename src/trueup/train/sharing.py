@@ -1,7 +1,8 @@
 """Several trainings on one GPU at a time.
 
 Left to themselves, processes take turns on a GPU, and side by side they gain nothing. Under NVIDIA's Multi-Process
-Service their kernels run at the same time: three small nets side by side train 1.4 times faster in total.
+Service their kernels run at the same time: three small nets side by side train 1.4 times faster in total. What they
+share they also lose together, see ``run_all``.
 """
 
 from __future__ import annotations

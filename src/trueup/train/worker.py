@@ -99,8 +99,7 @@ def _serve_all(
     for task in tasks:
         waiting.put(task)
     left = {task.name: task for task in tasks}
-    workers = min(jobs, len(tasks))
-    servers = [_Server(waiting, events.put, logs / f"worker-{i}.log", workers) for i in range(workers)]
+    servers = [_Server(waiting, events.put, logs / f"worker-{i}.log", jobs) for i in range(min(jobs, len(tasks)))]
     try:
         for server in servers:
             server.thread.start()
@@ -122,9 +121,9 @@ def _serve_all(
 class _Server:
     """Hands tasks to a worker process of its own, and starts another when that is broken."""
 
-    def __init__(self, waiting: Any, tell: Callable[[Event], None], log: Path, workers: int) -> None:
+    def __init__(self, waiting: Any, tell: Callable[[Event], None], log: Path, jobs: int) -> None:
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.waiting, self.tell, self.log, self.workers = waiting, tell, log, workers
+        self.waiting, self.tell, self.log, self.jobs = waiting, tell, log, jobs
         self.process: subprocess.Popen[str] | None = None
         self.stopping = False
 
@@ -181,7 +180,8 @@ class _Server:
         return Event("failed", task, done, message, broken=True)
 
     def _worker(self) -> subprocess.Popen[str]:
-        threads = str(max(1, (os.cpu_count() or 1) // self.workers))
+        # of jobs, not of those under way: a run that goes on with other threads would not end in the same bits
+        threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
         with open(self.log, "ab") as log:
             return subprocess.Popen(
                 COMMAND,
