@@ -144,6 +144,14 @@ def test_an_interrupt_ends_with_a_word_and_writes_nothing(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_reader_that_has_seen_enough_is_no_fault(folder):
+    """As in ``trueup audit test.npz --json | head``."""
+    command = [sys.executable, "-m", "trueup", "audit", str(folder / "test.npz"), "--resamples", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
 def test_an_interrupt_while_the_package_is_imported_ends_without_a_word():
     finder = "lambda name, *_: signal.raise_signal(signal.SIGINT) if name == 'torch' else None"
     at = f"sys.meta_path.insert(0, type('Finder', (), {{'find_spec': staticmethod({finder})}}))"

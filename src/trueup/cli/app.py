@@ -29,6 +29,8 @@ class _Commands(TyperGroup):
         except InputError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
+        except BrokenPipeError:  # whoever read, as head does, has seen enough: typer ends without a word
+            raise
         except OSError as error:
             typer.echo(f"error: {fault(error)}", err=True)
             raise typer.Exit(2) from None
