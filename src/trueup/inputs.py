@@ -170,9 +170,9 @@ def labels(value: Array, of: Tensor, name: str = "labels") -> Tensor:
     return y.to(of.device, torch.int64)
 
 
-def row_blocks(x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def row_blocks(x: Tensor, elements: int = BLOCK_ELEMENTS) -> Iterator[tuple[slice, Tensor]]:
     """(rows, block) over consecutive rows; one block on an accelerator, where every block would cost a wait."""
-    size = len(x) if x.device.type != "cpu" else max(1, BLOCK_ELEMENTS // x.shape[1])
+    size = len(x) if x.device.type != "cpu" else max(1, elements // x.shape[1])
     for start in range(0, len(x), size):
         rows = slice(start, min(start + size, len(x)))
         yield rows, x[rows]

@@ -7,7 +7,6 @@ ranking of the classes is kept.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +19,7 @@ from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progr
 
 _TAILS, _RATES, _BENDS = (solve.LOWEST, solve.HIGHEST), (1e-3, 1e2), (1e-6, 1e6)
 _LOWER, _UPPER = np.log([_TAILS, _RATES, _BENDS]).T
-_LINEAR_FROM = 20.0
+_LINEAR_FROM = 80.0  # exp of it is a float32, and v is nothing beside it
 
 
 class SoftplusMap(CalibrationMap):
@@ -38,16 +37,18 @@ class SoftplusMap(CalibrationMap):
 
     def scores(self, logits: Tensor) -> Tensor:
         u = -self.rate * logits.log_softmax(-1)
-        return -(self.slope * (1 + self.bend) / self.rate) * _log_mixture(u, self.bend)
+        return -(self.slope * (1 + self.bend) / self.rate) * _log_mixture(u, self.bend)[0]
 
     def values(self) -> dict[str, Any]:
         return {"slope": self.slope, "rate": self.rate, "bend": self.bend}
 
 
-def _log_mixture(u: Tensor, bend: float) -> Tensor:
-    """log((v + exp(u)) / (v + 1)) for u >= 0, exact where it is small and finite where exp(u) is not."""
-    small = _log1p(_expm1(u.clamp(max=_LINEAR_FROM)) / (1 + bend))
-    return torch.where(u < _LINEAR_FROM, small, u + (torch.log1p(bend * torch.exp(-u)) - math.log1p(bend)))
+def _log_mixture(u: Tensor, bend: float) -> tuple[Tensor, Tensor]:
+    """log((v + exp(u)) / (v + 1)) for u >= 0, exact where it is small and finite where exp(u) is not; and exp(u) - 1,
+    as far as that is a number."""
+    near = u.clamp(max=_LINEAR_FROM)
+    grown = _expm1(near)
+    return _log1p(grown / (1 + bend)) + (u - near), grown
 
 
 def _log1p(x: Tensor) -> Tensor:
@@ -68,12 +69,12 @@ def family(x: np.ndarray, log_probs: Tensor) -> tuple[Tensor, list[Tensor]]:
     """
     tail, rate, bend = np.exp(x).tolist()
     u = log_probs * -rate
-    t = _log_mixture(u, bend)
-    odds = torch.exp(-u).mul_(bend)
-    share = odds / (1 + odds)  # v / (v + exp(u)); 1 - share is the slope of t
+    t, grown = _log_mixture(u, bend)
+    both = grown + (1 + bend)  # v + exp(u)
     scale = tail / rate
-    by_rate = (t - u * (1 - share)).mul_(scale)
-    by_bend = (share - bend / (1 + bend)).mul_(-scale)
+    by_bend = (grown / both).mul_(scale * bend / (1 + bend))
+    slope = grown.add_(1).div_(both)  # of t
+    by_rate = torch.addcmul(t, u, slope, value=-1).mul_(scale)
     scores = t.mul_(-scale)
     return scores, [scores.clone(), by_rate, by_bend]
 

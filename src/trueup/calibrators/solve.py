@@ -26,6 +26,7 @@ LOWEST, HIGHEST = 1e-6, 1e6
 _WIDEST = 1e100  # of a row of logits
 _EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
 _SMALL_ELEMENTS = 1 << 16  # twice what PyTorch gives to one thread at the least
+_THREAD_ELEMENTS = 1 << 15  # what PyTorch gives to one thread at the least: a family's dozen temporaries stay near it
 _LONGEST_STEP = 3.0  # of a logarithm: a factor of twenty
 _SHARES = ((1 << 18, 1_500), (1 << 22, 10_000))
 """(elements, rows), the larger counts: enough to tell one valley from another, and to come close to its floor."""
@@ -219,10 +220,11 @@ def _nll_of_family(
     family: Family, z: Tensor, y: Tensor, dtype: torch.dtype
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]:
     """x -> the mean NLL, its gradient, and the Fisher information, the curvature the model itself expects."""
+    elements = min(inputs.BLOCK_ELEMENTS, max(2, torch.get_num_threads()) * _THREAD_ELEMENTS)
 
     def evaluate(x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         value, gradient, fisher = 0.0, np.zeros(len(x)), np.zeros((len(x), len(x)))
-        for rows, block in inputs.row_blocks(z):
+        for rows, block in inputs.row_blocks(z, elements):
             scores, slopes = family(x, block.to(dtype))
             own = y[rows, None]
             top = scores.amax(1, keepdim=True)
