@@ -116,6 +116,25 @@ def test_calibrate_then_apply_then_audit(folder, tmp_path):
     assert "No miscalibration found" in audited
 
 
+def test_a_map_is_not_applied_to_classes_in_another_order(folder, tmp_path):
+    path, turned = tmp_path / "map.json", tmp_path / "turned.npz"
+    assert run("calibrate", folder / "val.npz", "--method", "vector", "--save", path).returncode == 0
+    test = trueup.load(folder / "test.npz")
+    names = test.class_names
+    assert trueup.load_map(path).class_names == names
+    trueup.Predictions(logits=test.logits.flip(1), labels=4 - test.labels, class_names=names[::-1]).save(turned)
+    refused = run("apply", path, turned, "--save", tmp_path / "out.npz")
+    assert refused.returncode == 2
+    told = " ".join(refused.stderr.split())
+    assert "turned.npz: class 0 is 'horse'" in told
+    assert "was fitted to 'cat' there" in told
+    assert not (tmp_path / "out.npz").exists()
+    for names in (["cat"], 5, [1, 2, 3, 4, 5]):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"class_names": names}))
+        with pytest.raises(trueup.InputError, match="class_names: expected 5 texts"):
+            trueup.load_map(path)
+
+
 def test_calibrate_warns_of_few_samples_in_one_line_on_stderr(tmp_path, folder):
     val = trueup.load(folder / "val.npz")
     trueup.Predictions(logits=val.logits[:99], labels=val.labels[:99]).save(tmp_path / "few.npz")

@@ -88,6 +88,8 @@ class CalibrationMap(nn.Module):
         super().__init__()
         self.classes = inputs.count(classes, "classes", least=2)
         self.fit_report = fit_report
+        self.class_names: tuple[str, ...] | None = None
+        """Of the data that it was fitted to, for who knows them: logits in another order would be mapped wrongly."""
 
     @abstractmethod
     def scores(self, logits: Tensor) -> Tensor:
@@ -130,11 +132,13 @@ class CalibrationMap(nn.Module):
         """The map as JSON has it."""
         report = None if self.fit_report is None else _json_report(self.fit_report)
         values = {name: _plain(value) for name, value in self.values().items()}
+        names = {} if self.class_names is None else {"class_names": list(self.class_names)}
         return {
             "format": FORMAT,
             "version": VERSION,
             "kind": self.kind,
             "classes": self.classes,
+            **names,
             "values": values,
             "fit_report": report,
         }
@@ -217,7 +221,12 @@ def map_from_dict(content: dict[str, Any], kinds: dict[str, type[CalibrationMap]
         raise InputError(f"{where}: damaged calibration map (values: expected numbers by name, got {values!r})")
     if isinstance(values.get("maps"), list):
         values = values | {"maps": [map_from_dict(step, kinds, where) for step in values["maps"]]}
-    return _made(kinds[kind], content, values, where)
+    made, names = _made(kinds[kind], content, values, where), content.get("class_names")
+    if names is not None:
+        if not isinstance(names, list) or len(names) != made.classes or not all(isinstance(n, str) for n in names):
+            raise InputError(f"{where}: damaged calibration map (class_names: expected {made.classes} texts)")
+        made.class_names = tuple(names)
+    return made
 
 
 def _made(kind: type[CalibrationMap], content: Mapping[str, Any], values: dict[str, Any], where: str) -> CalibrationMap:

@@ -64,6 +64,7 @@ def calibrate(
     _warn_of_few(len(predictions), predictions.classes, settings)
     with progress_bar(f"fitting {method}") as progress:
         made = settings.fit(predictions.logits, predictions.labels, progress=progress)
+    made.class_names = predictions.class_names
     report = made.fit_report
     if save:
         made.save(save)
@@ -102,6 +103,7 @@ def apply(
     predictions = loaded(file, binary, ignore)
     if made.classes != predictions.classes:
         raise InputError(f"{file}: {predictions.classes} classes, where the map {map_file} is for {made.classes}")
+    _require_same_order(file, predictions.class_names, map_file, made.class_names)
     calibrated = predictions.calibrated(made(predictions.logits), calibrated_by=made.kind)
     calibrated.save(save)
     content = {"n": len(calibrated), "classes": calibrated.classes, "saved": str(save)}
@@ -155,6 +157,15 @@ def example(
     for name, predictions in example_predictions(seed).items():
         predictions.save(folder / f"{name}.npz")
         typer.echo(f"{len(predictions)} predictions of {predictions.classes} classes are in {folder / name}.npz")
+
+
+def _require_same_order(
+    file: Path, names: tuple[str, ...] | None, map_file: Path, of_map: tuple[str, ...] | None
+) -> None:
+    """A map that treats classes unlike would take one for another, and every result would look as good as any."""
+    for i, (name, wanted) in enumerate(zip(names or (), of_map or (), strict=False)):
+        if name != wanted:
+            raise InputError(f"{file}: class {i} is {name!r}, where the map {map_file} was fitted to {wanted!r} there")
 
 
 def _settings(method: str, criterion: str, keep_ranking: bool, seed: int) -> trueup.Calibrator:
