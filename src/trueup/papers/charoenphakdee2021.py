@@ -58,15 +58,8 @@ def reproduce(
     voted, notes = against_votes(results, data_dir, progress)
     here = {entry["name"] for entry in voted}
     missing = tuple(name for name in recipes() if name not in here)
-    findings = (
-        *slides(),
-        exact(),
-        accuracy_kept(),
-        classes_kept(),
-        regions_finding(),
-        on_gaussians(drawn),
-        *on_votes(voted),
-    )
+    of_the_map = (*slides(), exact(), accuracy_kept(), classes_kept(), regions_finding())
+    findings = (*of_the_map, on_gaussians(drawn), *on_votes(voted))
     return Answered(
         "charoenphakdee2021", TITLE, (table(), regions()), findings, missing, tuple(voted),
         answers=(_known(drawn), _people(voted)), notes=tuple(notes),
