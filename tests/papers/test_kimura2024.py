@@ -276,6 +276,8 @@ def test_without_runs_all_is_missing_and_it_still_prints(tmp_path):
     assert "not run" in str(found)
     assert json.dumps(found.to_dict())
     assert "Figure 1" in found.markdown()
+    assert "Not tested: no run is stored." in " ".join(str(found).split())
+    assert " 0 of 0 " not in str(found)
 
 
 def test_the_page_is_what_the_command_writes():

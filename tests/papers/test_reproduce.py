@@ -112,6 +112,9 @@ def test_a_terminal_ends_with_what_it_comes_to(reproductions):
         places = [told.rfind(f"{paper}: {part}") for part in ("what the verdicts rest on", "the", "in short")]
         assert places[0] < places[1]
         assert places[1] < places[2] or not found.points
+        wide = text(found, 200)
+        for each in getattr(found, "answers", ()):
+            assert wide.count(each.question) == (2 if each.sheets else 1)  # over its tables, and with its answer
 
 
 def test_a_long_table_is_folded():

@@ -185,7 +185,8 @@ class Answered(Reproduction):
 
     def _tables(self) -> Iterator[Any]:
         for each in self.answers:
-            yield from (f"[bold]{escape(each.question)}[/]\n" if each.sheets else [])
+            if each.sheets:
+                yield f"[bold]{escape(each.question)}[/]\n"
             for sheet in each.sheets:
                 yield from (sheet, "")
         for note in self.notes:

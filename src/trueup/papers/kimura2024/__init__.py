@@ -106,6 +106,8 @@ def _counted(findings: list[Finding]) -> str:
     counts = {name: Counter() for name in GAMMA}
     for i, finding in enumerate(findings):
         counts[GAMMA[i % len(GAMMA)]] += Counter(networks.each_verdict(finding))
+    if not any(found.total() > found[UNTESTED] for found in counts.values()):
+        return "Not tested: no run is stored."
 
     def on(name: str) -> str:
         found = counts[name]
