@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from trueup.papers.komisarenko2024.networks import Shelf, networks
 from trueup.papers.komisarenko2024.sheets import named as labelled
 from trueup.papers.komisarenko2024.sheets import title as title_of
 from trueup.papers.page import Answer, Answered
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet, at_most
 from trueup.papers.stored import run_name
 from trueup.papers.votes import MEASURES, compared, votes_file
 from trueup.train import Recipe, named
@@ -116,17 +115,8 @@ def exact() -> Finding:
         "Psi recovers the posterior from the focal minimiser.", "solution",
         HOLDS if max(gaps.values()) < 1e-9 else FAILS,
         "50 random posteriors of each K from 2 to 1000, gamma 0.5 to 5",
-        ", ".join(f"K = {classes}: within {_at_most(gap)}" for classes, gap in gaps.items()),
+        ", ".join(f"K = {classes}: within {at_most(gap)}" for classes, gap in gaps.items()),
     )  # fmt: skip
-
-
-def _at_most(gap: float) -> str:
-    """The next power of ten, which does not depend on how a processor rounds.
-
-    >>> _at_most(3e-16), _at_most(2e-12)
-    ('1e-15', '1e-11')
-    """
-    return f"1e{math.ceil(math.log10(max(gap, 1e-15)))}"
 
 
 def classes_kept() -> Finding:

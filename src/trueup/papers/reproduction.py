@@ -3,6 +3,7 @@ the page of the documentation."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -52,6 +53,16 @@ def listed(lead: str, items: Iterable[str]) -> str:
 def on_one_line(evidence: str) -> str:
     lead, *items = evidence.split("\n")
     return f"{lead} {'; '.join(items)}".strip()
+
+
+def at_most(gap: float) -> str:
+    """The next power of ten from 1e-12 on: what rounding leaves differs from one processor to the next, and is no
+    figure for a page.
+
+    >>> at_most(7e-16), at_most(2e-12), at_most(1e-3)
+    ('1e-12', '1e-11', '1e-3')
+    """
+    return f"1e{math.ceil(math.log10(max(gap, 1e-12)))}"
 
 
 LONG = 24

@@ -13,21 +13,12 @@ from scipy.special import lambertw
 from torch import Tensor
 
 from trueup.focal import bend_at, entropy_lower_bound, loss_at, risk_minimiser, slope_at
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet
+from trueup.papers.reproduction import UNTESTED, Finding, Sheet, at_most, verdict
 
 SHOWN_GAMMAS = (0.0, 0.5, 1.0, 2.0, 5.0)
 TINY = 1e-12
 READ = " (as we read it: the formula is not in our text)"
 """Said with every verdict on a lemma or theorem."""
-
-
-def verdict(true: bool) -> str:
-    return HOLDS if true else FAILS
-
-
-def _rounding(gap: float) -> str:
-    """What differs from one processor to the next is no figure for a page."""
-    return "by rounding alone" if gap < TINY else f"by {gap:.0e}"
 
 
 # ---------------------------------------------------------------------- Figure 1
@@ -57,7 +48,8 @@ def caption_of_figure_1() -> list[Finding]:
     off = {gamma: float((loss_and_slope(p, gamma)[0] + p.log()).abs().max()) for gamma in (0.0, 1.0)}
     same = Finding(
         "Focal loss coincides with cross-entropy when gamma = 1.", "Figure 1, caption", verdict(off[1.0] < TINY),
-        "999 probabilities", f"they differ by up to {off[1.0]:.2f} at gamma 1, and {_rounding(off[0.0])} at gamma 0",
+        "999 probabilities",
+        f"they differ by up to {off[1.0]:.2f} at gamma 1, and by at most {at_most(off[0.0])} at gamma 0",
     )  # fmt: skip
     near = 1 - torch.tensor([1e-2, 1e-4, 1e-6], dtype=torch.float64)
     ends = {gamma: loss_and_slope(near, gamma)[1].abs() for gamma in (0.25, 0.5, 0.75)}
@@ -162,9 +154,10 @@ def theorem_1() -> list[Finding]:
         Finding(
             "Cross-entropy under an entropy constraint has a solution of the Maxwell-Boltzmann form exp(-E / gamma).",
             "Theorem 1, corollaries", verdict(form < 1e-9 and best), told,
-            f"with the energy E_i = -u_i / q_i, the derivative of the cross-entropy, it is off {_rounding(form)}; none "
-            "of 50 000 random predictions of at least that entropy has a smaller cross-entropy. The energy contains q "
-            f"itself: solved for it, q_i = u_i / (gamma W(e^c u_i / gamma)), W Lambert's function{READ}",
+            "with the energy E_i = -u_i / q_i, the derivative of the cross-entropy, it is off by at most "
+            f"{at_most(form)}; none of 50 000 random predictions of at least that entropy has a smaller cross-entropy. "
+            "The energy contains q itself: solved for it, q_i = u_i / (gamma W(e^c u_i / gamma)), W Lambert's "
+            f"function{READ}",
         ),
         Finding(
             "Minimising focal loss is minimising cross-entropy under an entropy constraint.", "Theorem 1",
@@ -198,7 +191,7 @@ def gibbs() -> list[Finding]:
         "Weights drawn for a small loss and a large entropy follow a Maxwell-Boltzmann distribution.",
         "Theorem 1, corollaries", verdict(off < 1e-9 and worst > 0), "500 states with random losses and a random prior",
         f"rho ~ prior exp(-loss / gamma) minimises E loss + gamma KL(rho, prior), which is then -gamma log Z (off "
-        f"{_rounding(off)}); 1 800 other distributions are all above it. True of any loss: focal loss has no "
+        f"by at most {at_most(off)}); 1 800 other distributions are all above it. True of any loss: focal loss has no "
         f"part{READ}",
     )  # fmt: skip
     remark = Finding(

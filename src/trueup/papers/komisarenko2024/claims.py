@@ -9,7 +9,7 @@ from trueup.focal import focal_map, gamma_star, inverse_focal_map, risk_minimise
 from trueup.papers.komisarenko2024.gathering import Study
 from trueup.papers.komisarenko2024.line import GAMMAS
 from trueup.papers.komisarenko2024.sheets import SCALES, TITLES, Count, counted
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, at_most
 
 CONSISTENT = 0.8
 """Consistently: lower on at least this share of the networks on which the maps differ, and clearly higher on none."""
@@ -43,7 +43,7 @@ def decomposition() -> Finding:
     return Finding(
         "Focal loss is a proper loss behind the focal calibration map.", "decomposition",
         HOLDS if gap < 1e-9 and slack > 0 else FAILS, "600 random posteriors of 2, 3 and 10 classes, gamma 0.5 to 5",
-        f"the map takes the minimiser of the focal risk to the posterior within {gap:.0e}; any other report has a "
+        f"the map takes the minimiser of the focal risk to the posterior within {at_most(gap)}; any other report has a "
         f"larger expected proper loss, by {slack:.0e} at the least; proved in docs/theory.md, section 4",
     )  # fmt: skip
 

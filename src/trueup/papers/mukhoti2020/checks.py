@@ -13,7 +13,7 @@ from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, half_the_ece, ove
 from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting, alike
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, clearly, listed, verdict
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, at_most, clearly, listed, verdict
 
 
 def printed_figures(authors: tuple[Author, ...]) -> list[Finding]:
@@ -267,7 +267,7 @@ def mathematics() -> list[Finding]:
         "Propositions 1, 2, Figure 4a",
         HOLDS if worst <= 1 + 1e-9 and below > 1 else FAILS,
         "999 probabilities, 24 thresholds",
-        f"g - 1 at most {worst - 1:.1e} from p0 on, at least {below - 1:.1e} below it; "
+        f"g - 1 at most {at_most(worst - 1)} from p0 on, at least {below - 1:.1e} below it; "
         f"gamma*(0.2) = {float(gamma_star(0.2)):.2f}, gamma*(0.25) = {float(gamma_star(0.25)):.2f}",
     )
 
@@ -281,7 +281,7 @@ def mathematics() -> list[Finding]:
         "Appendix H, Figure 7",
         HOLDS if float(gaps.min()) > -1e-12 else FAILS,
         "999 posteriors, gamma 1, 2, 3, 5",
-        f"least gain of entropy {abs(float(gaps.min())):.1e}, largest {float(gaps.max()):.3f}",
+        f"the entropy grows by up to {float(gaps.max()):.3f}, and falls by at most {at_most(-float(gaps.min()))}",
     )
     many = torch.full((20,), 0.9 / 19, dtype=torch.float64)
     many[0] = 0.1
