@@ -24,8 +24,8 @@ GRID = 512
 class Cells:
     """The samples by confidence: cell c holds ``count[c]`` of them, and no bin boundary falls within one."""
 
-    index: np.ndarray
-    """(N,) the cell of each sample."""
+    least: np.ndarray
+    """(cells,) the lowest confidence."""
     count: np.ndarray
     confidence: np.ndarray
     """(cells,) the sum of the confidences."""
@@ -38,29 +38,40 @@ class Cells:
     def mean(self) -> np.ndarray:
         return self.confidence / self.count
 
+    def holding(self, confidence: np.ndarray) -> np.ndarray:
+        """The cell of each of these samples."""
+        return np.searchsorted(self.least, confidence, "right") - 1
+
 
 def cells_of(s: TopLabel, bins: int) -> Cells:
-    """The cells that the bins of equal width, those of equal mass, and a grid of 1/512 cut the confidences into."""
-    n = len(s)
-    ordered = s.ranked.confidence
-    first, last = np.searchsorted(ordered, s.confidence, "left"), np.searchsorted(ordered, s.confidence, "right")
-    width = binning.equal_width(s.confidence, bins).astype(np.int64)
-    grid = np.minimum((s.confidence * GRID).astype(np.int64), GRID - 1)
-    # Equal confidences stay together: twice the bin in the middle of their ranks, and one more where they span several.
-    low, high = first * bins // n, -(-last * bins // n) - 1
-    mass = low + high
-    key = (grid * bins + width) * (2 * bins) + mass
-    keys, index, count = np.unique(key, return_inverse=True, return_counts=True)
-    end = np.cumsum(count)
+    """The cells that the bins of equal width, those of equal mass, and a grid of 1/512 cut the confidences into.
+
+    Each cut is looked up among the sorted confidences: it is those that are many.
+    """
+    n, ordered = len(s), s.ranked.confidence
+    width = np.searchsorted(ordered, binning.edges(bins, ordered.dtype)[1:-1], "right")
+    grid = np.searchsorted(ordered, binning.edges(GRID, ordered.dtype)[1:-1], "left")
+    start = np.unique(np.concatenate([[0], width, grid, _mass_cuts(ordered, bins)]))
+    start = start[start < n]
+    end = np.append(start[1:], n)
     bound = np.arange(bins + 1) * n / bins
-    inside = np.clip(bound[None, :], (end - count)[:, None], end[:, None])
+    inside = np.clip(bound[None, :], start[:, None], end[:, None])
     return Cells(
-        index,
-        count,
-        np.bincount(index, s.confidence.astype(np.float64)),
-        keys // (2 * bins) % bins,
-        np.diff(inside, axis=1) / count[:, None],
+        ordered[start],
+        end - start,
+        np.add.reduceat(ordered, start, dtype=np.float64),
+        binning.equal_width(ordered[start], bins),
+        np.diff(inside, axis=1) / (end - start)[:, None],
     )
+
+
+def _mass_cuts(ordered: np.ndarray, bins: int) -> np.ndarray:
+    """Where the bins of equal mass begin. Equal confidences stay together: where a boundary falls among some of them,
+    they are a cell of their own."""
+    rank = np.arange(1, bins) * len(ordered)  # times bins
+    at = ordered[rank // bins]
+    first, last = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
+    return np.concatenate([first, last[first * bins < rank]])
 
 
 @dataclass(frozen=True)

@@ -152,12 +152,17 @@ class Resampler:
         return fields.cells_of(self.scores, self.bins)
 
     @cached_property
+    def _cell(self) -> np.ndarray:
+        """(N,) the cell of each sample."""
+        return self._cells.holding(self.scores.confidence)
+
+    @cached_property
     def _cell_sums(self) -> np.ndarray:
-        return np.bincount(self._cells.index, self.scores.residual) / len(self.scores)
+        return np.bincount(self._cell, self.scores.residual) / len(self.scores)
 
     @cached_property
     def _cell_noise(self) -> np.ndarray:
-        return self._noise(self._cells.index, self.scores.residual, len(self._cells.count))
+        return self._noise(self._cell, self.scores.residual, len(self._cells.count))
 
     @cached_property
     def _calibrated_cell_sums(self) -> np.ndarray:
