@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.train.small import SMALL
 from trueup import papers
 from trueup.files import read
 from trueup.inputs import InputError
-from trueup.papers import chosen, open_runs, retrain, stored
+from trueup.papers import chosen, named_so, open_runs, retrain, stored
 from trueup.papers.stored import changes, command_of, load_runs, origin, run_name, store
 from trueup.predictions import Predictions, load
 from trueup.train import load_run, named, train, worker
@@ -133,9 +134,10 @@ def test_a_grid_is_retrained_kept_and_not_trained_again(tmp_path):
     assert retrain(recipes, results / "paper", work, device="cpu") == {}
     assert set(load_runs(results / "paper")) == set(recipes)
     assert open_runs(recipes, results) == {}
-    assert open_runs(recipes, tmp_path, only="*seed1*") == {k: v for k, v in recipes.items() if v.seed == 1}
+    second = {k: v for k, v in recipes.items() if v.seed == 1}
+    assert named_so({"paper": recipes, "other": {}}, "*seed1*") == {"paper": second, "other": {}}
     with pytest.raises(InputError, match="--only none: no run of the grid is named so"):
-        open_runs(recipes, results, only="none")
+        named_so({"paper": recipes, "other": {}}, "none")
 
 
 COPIES = """
@@ -169,6 +171,28 @@ def test_a_run_is_kept_before_the_next_begins_and_one_that_cannot_be_kept_stops_
     assert {run.recipe.seed for run in load_runs(tmp_path / "kept").values()} == {0, 2}
 
 
+def test_what_a_killed_storing_left_goes_with_the_next_and_two_at_once_lose_no_sums(copy, tmp_path):
+    kept = tmp_path / "kept"
+    (kept / ".storing-killed" / "runs" / RUN).mkdir(parents=True)
+    store([copy / "runs" / RUN], kept)
+    assert [path.name for path in kept.glob(".storing-*/")] == []
+    program = """
+import sys
+from pathlib import Path
+from trueup.papers import stored
+folder, name = Path(sys.argv[1]), sys.argv[2]
+for i in range(20):
+    path = folder / f"{name}{i}"
+    path.write_text(name)
+    with stored.alone_in(folder):
+        stored.write_sums(folder, [path])
+"""
+    both = [subprocess.Popen([sys.executable, "-c", program, str(kept), name]) for name in ("a", "b")]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert {f"{name}{i}" for name in "ab" for i in range(20)} <= set(stored.read_sums(kept))
+    load_runs(kept)
+
+
 def test_a_storing_that_is_stopped_anywhere_leaves_nothing_by_half(tmp_path, monkeypatch, copy):
     def stopping(function, left):
         def call(*args, **kwargs):
@@ -189,7 +213,7 @@ def test_a_storing_that_is_stopped_anywhere_leaves_nothing_by_half(tmp_path, mon
             store([source], tmp_path / "kept")
         runs = load_runs(tmp_path / "kept")
         assert not runs or len(runs[RUN].test) == 10_000
-        assert not list((tmp_path / "kept").glob(".storing*"))
+        assert not list((tmp_path / "kept").glob(".storing*/"))
     assert steps >= 5
 
 

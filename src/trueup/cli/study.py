@@ -218,9 +218,10 @@ def reproduce(
         papers.pages_at(docs, modules)
     papers.take_in(modules, folder, store or [], authors, data_dir)
     failed: dict[str, str] = {}
-    for name, module in modules.items() if retrain else ():
-        work = out or Path("runs") / name
-        waiting = papers.open_runs(module.recipes(), folder, only, getattr(module, "FILES", ()))
+    grids = papers.named_so({name: module.recipes() for name, module in modules.items()}, only) if retrain else {}
+    for name, chosen in grids.items():
+        module, work = modules[name], out or Path("runs") / name
+        waiting = papers.open_runs(chosen, folder, getattr(module, "FILES", ()))
         with StudyView(Console(stderr=True)) as view, resumable(work):
             options = {"jobs": jobs, "device": device, "mode": mode, "data_dir": data_dir, "watch": view}
             failed |= papers.retrain(waiting, folder / name, work, **options)

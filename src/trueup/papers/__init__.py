@@ -16,15 +16,15 @@ from typing import Any
 from trueup.inputs import InputError
 from trueup.papers.page import page, pages_at, write_page
 from trueup.papers.reproduction import Reproduction
-from trueup.papers.retraining import measure_runs, open_runs, retrain
+from trueup.papers.retraining import measure_runs, named_so, open_runs, retrain
 from trueup.papers.stored import run_name, store
 from trueup.train import load_run
 
 PAPERS = ("mukhoti2020", "lossfunctions", "komisarenko2024", "charoenphakdee2021", "kimura2024")
 
 __all__ = [
-    "PAPERS", "chosen", "measure_runs", "open_runs", "page", "pages_at", "reproduced", "results_folder", "retrain",
-    "score_shift", "take_in", "write_page",
+    "PAPERS", "chosen", "measure_runs", "named_so", "open_runs", "page", "pages_at", "reproduced", "results_folder",
+    "retrain", "score_shift", "take_in", "write_page",
 ]  # fmt: skip
 
 

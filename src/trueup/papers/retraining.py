@@ -3,7 +3,7 @@ is complete is in the results at once, whatever happens to those after it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,20 @@ from trueup.train.study import check_data_and_nets
 from trueup.train.worker import Event, Task, run_all
 
 
-def open_runs(
-    recipes: dict[str, Recipe], results: Path, only: str | None = None, files: Sequence[str] = ()
-) -> dict[str, Recipe]:
-    """The runs of a grid that no paper has under ``results``, with these ``files`` of their own; ``only`` is a pattern
-    of their names, as "*resnet50*"."""
-    chosen = {name: recipe for name, recipe in recipes.items() if only is None or fnmatch(name, only)}
-    if not chosen:
-        raise InputError(f"--only {only}: no run of the grid is named so; the names are {', '.join(recipes)}")
+def named_so(grids: Mapping[str, dict[str, Recipe]], only: str | None) -> dict[str, dict[str, Recipe]]:
+    """Of each grid the runs whose names fit the pattern ``only``, as "*resnet50*"; of some grid there has to be one."""
+    found = {
+        paper: {name: recipe for name, recipe in recipes.items() if only is None or fnmatch(name, only)}
+        for paper, recipes in grids.items()
+    }
+    if only is not None and not any(found.values()):
+        names = dict.fromkeys(name for recipes in grids.values() for name in recipes)
+        raise InputError(f"--only {only}: no run of the grid is named so; the names are {', '.join(names)}")
+    return found
+
+
+def open_runs(chosen: dict[str, Recipe], results: Path, files: Sequence[str] = ()) -> dict[str, Recipe]:
+    """The runs that no paper has under ``results``, with these ``files`` of their own."""
     stored = [path.parent for place in ("runs", "tables") for path in results.glob(f"*/{place}/*/run.json")]
     there = {path.name for path in stored if all((path / name).is_file() for name in files)}
     return {name: recipe for name, recipe in chosen.items() if name not in there}

@@ -19,7 +19,8 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from trueup.train import RECIPES, Recipe, Run, folder_name, load_run, named
 from trueup.train.measure import measured
 
 SUMS = "SHA256SUMS"
+STORING = ".storing-"
+"""What such names have is there while a run is stored."""
 KEPT = ("recipe.json", "history.jsonl", "run.json")
 PREDICTIONS = ("val.safetensors", "test.safetensors")
 BESIDE = ("last-val.safetensors", "last-test.safetensors", "usual-test.safetensors")
@@ -236,31 +239,50 @@ def store(run_folders: Iterable[Path], folder: Path) -> list[Path]:
 
     A run of a large data set goes without its predictions into ``tables``, what they say being kept as figures.json.
     Runs that were stored elsewhere can be taken in too. A run is put together and checked beside the others, and takes
-    its place whole: one that was refused, or whose storing was stopped, is not there by half.
+    its place whole: one that was refused, or whose storing was stopped, is not there by half. One process at a time
+    stores into a folder, for all write the same sums.
     """
     stored = []
     for source in run_folders:
         run = load_run(source)
-        whole = keeps_predictions(run.recipe)
-        target = folder / ("runs" if whole else "tables") / run_name(run.recipe)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as beside:
-            made = Path(beside) / target.relative_to(folder)
-            if target.is_dir():
-                shutil.copytree(target, made)
-            try:
-                _take_in(source, made, run, whole)
-                checked_run(made)
-            except InputError as error:  # of a copy that nobody will find
-                raise InputError(str(error).replace(str(made), str(source))) from None
-            for path in made.iterdir() if target.is_dir() else ():
-                path.replace(target / path.name)
-            if not target.is_dir():
-                made.replace(target)
-        (target / "history.jsonl").unlink(missing_ok=True)  # it is packed
-        write_sums(folder, sorted(path for path in target.iterdir() if path.is_file()))
-        stored.append(target)
+        with alone_in(folder):
+            stored.append(_store_one(run, folder))
     return stored
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Others wait. What a process that was killed has left is removed."""
+    from filelock import FileLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{STORING}lock"):
+        for abandoned in folder.glob(f"{STORING}*/"):
+            shutil.rmtree(abandoned)
+        yield
+
+
+def _store_one(run: Run, folder: Path) -> Path:
+    source = run.folder
+    whole = keeps_predictions(run.recipe)
+    target = folder / ("runs" if whole else "tables") / run_name(run.recipe)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=STORING, dir=folder) as beside:
+        made = Path(beside) / target.relative_to(folder)
+        if target.is_dir():
+            shutil.copytree(target, made)
+        try:
+            _take_in(source, made, run, whole)
+            checked_run(made)
+        except InputError as error:  # of a copy that nobody will find
+            raise InputError(str(error).replace(str(made), str(source))) from None
+        for path in made.iterdir() if target.is_dir() else ():
+            path.replace(target / path.name)
+        if not target.is_dir():
+            made.replace(target)
+    (target / "history.jsonl").unlink(missing_ok=True)  # it is packed
+    write_sums(folder, sorted(path for path in target.iterdir() if path.is_file()))
+    return target
 
 
 def _take_in(source: Path, target: Path, run: Run, whole: bool) -> None:

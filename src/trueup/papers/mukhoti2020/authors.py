@@ -15,7 +15,7 @@ from trueup.inputs import InputError
 from trueup.papers.judged import Figures, figures
 from trueup.papers.mukhoti2020.grid import beside
 from trueup.papers.published import Printed
-from trueup.papers.stored import write_sums
+from trueup.papers.stored import alone_in, write_sums
 from trueup.predictions import load
 from trueup.train.run import where
 
@@ -86,7 +86,8 @@ def compute(results: Path, data_dir: Path | None = None, *, resamples: int = 300
     results.mkdir(parents=True, exist_ok=True)
     whole = {"computed": about, "networks": content}
     write_whole(results / FILE, json.dumps(whole, indent=1, allow_nan=False).encode() + b"\n")
-    write_sums(results, [results / FILE])
+    with alone_in(results):
+        write_sums(results, [results / FILE])
     return results / FILE
 
 
