@@ -16,6 +16,7 @@ from tests.train.small import SMALL
 from trueup.cli import app
 from trueup.inputs import InputError
 from trueup.papers import kimura2024, open_runs, page
+from trueup.papers.chance import Error
 from trueup.papers.kimura2024 import drawing, grid, networks, penalty, theory
 from trueup.papers.kimura2024.grid import Place
 from trueup.papers.kimura2024.networks import Point
@@ -166,7 +167,7 @@ def test_near_is_measured_in_gamma_whatever_the_grid(best, verdict):
 def test_a_least_ece_within_its_error_cannot_be_told():
     points = with_gammas("resnet18", *[range(1, 9)] * 3, [0.05, 0.04, 0.03, 0.01, 0.05, 0.05, 0.05, 0.05])
     for error, verdict in ((0.005, HOLDS), (0.03, UNCLEAR)):
-        noisy = [replace(each, ece_error=error) for each in points]
+        noisy = [replace(each, ece_error=Error(error)) for each in points]
         assert networks.gamma_findings(noisy, "cifar10")[2].verdict == verdict
 
 

@@ -281,10 +281,11 @@ def entry(difference, criterion="nll", metric="nll"):
         ([[-0.2, -0.3, -0.1]] * 8 + [[0.1, -0.1, 0.2]] * 2, HOLDS),
         ([[-0.2, -0.3, -0.1]] * 4 + [[0.1, -0.1, 0.2]] + [[0.0, 0.0, 0.0]] * 5, HOLDS),
         ([[-0.2, -0.3, -0.1]] * 7 + [[0.1, -0.1, 0.2]] * 3, FAILS),
-        ([[-0.2, -0.3, -0.1]] * 9 + [[0.2, 0.1, 0.3]], FAILS),
+        ([[-0.2, -0.3, -0.1]] * 9 + [[0.2, 0.1, 0.3]], HOLDS),  # one of ten, as chance may have it
+        ([[-0.2, -0.3, -0.1]] * 8 + [[0.2, 0.1, 0.3]] * 2, FAILS),
     ],
 )
-def test_consistently_means_most_networks_and_no_clear_harm(differences, verdict):
+def test_consistently_means_most_networks_and_no_more_harm_than_chance_does(differences, verdict):
     found = claims.consistently(SimpleNamespace(networks=[entry(each) for each in differences]), "nll", "nll")
     assert found.verdict == verdict
 

@@ -112,7 +112,7 @@ def _choose(losses: dict[str, np.ndarray], folds: int) -> tuple[str, str]:
     name = close[0]  # the best itself is among them
     rivals = ", ".join(f"{other} {mean:.4f}" for other, mean in means.items() if other != name)
     why = "the least" if name == best else f"the simplest within one standard error of {best}"
-    more = "each with the cost of one more sample, whose label is the runner-up"
+    more = "each counts one made-up sample more, of the second most probable class"
     return name, f"{name}: {folds}-fold cross-validated NLL {means[name]:.4f}, {why}; {rivals}; {more}"
 
 

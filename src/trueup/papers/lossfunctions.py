@@ -17,10 +17,11 @@ import torch
 
 from trueup.audit import Measure, finite
 from trueup.inputs import InputError
+from trueup.papers.chance import Error, clearly
 from trueup.papers.figures import Picture, ece_of_nets, on_page, save_pictures
 from trueup.papers.judged import Figures, figures
 from trueup.papers.mukhoti2020.settings import series
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Reproduction, Sheet, clearly, verdict
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Reproduction, Sheet, verdict
 from trueup.papers.stored import command_of, load_runs, origin, run_name
 from trueup.train import Recipe, Run, named
 
@@ -168,13 +169,13 @@ def _mitigated(of: dict[str, Followed], loss: str) -> Verdict:
         f"mean confidence less accuracy {100 * base.value:+.2f} points without it, {100 * own.value:+.2f} with it "
         f"(ECE {ece[0]:.2f} and {ece[1]:.2f} %); it counts from {100 * HELPS:.0f} % less on, a limit of ours"
     )
-    return clearly(gone, float(np.hypot(_error(own), (1 - HELPS) * _error(base)))), told
+    return clearly(gone, _error(own).beside(_error(base).times(1 - HELPS))), told
 
 
 def _lower_with_focal(of: dict[str, Followed]) -> Verdict:
     own, base = (of[name].figures.before.measures["ece"] for name in (FOCAL, CE))
     told = f"ECE {100 * own.value:.2f} % against {100 * base.value:.2f} %"
-    return clearly(base.value - own.value, float(np.hypot(_error(own), _error(base)))), told
+    return clearly(base.value - own.value, _error(own).beside(_error(base))), told
 
 
 def _turned(found: Verdict) -> Verdict:
@@ -183,9 +184,8 @@ def _turned(found: Verdict) -> Verdict:
     return (None if holds is None else not holds), told
 
 
-def _error(measure: Measure) -> float:
-    """The standard error over test samples that its 95 % interval says."""
-    return ((measure.high or 0.0) - (measure.low or 0.0)) / 3.92
+def _error(measure: Measure) -> Error:
+    return Error.of_interval(measure.low, measure.high)
 
 
 def _restless(of: dict[str, Followed]) -> Verdict:

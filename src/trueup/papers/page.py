@@ -46,14 +46,16 @@ text is wrong, [theory.md](theory.md#errata) says so, with a check.
   first the authors' step (for images the loss summed over the batch, the gradient clipped at 2, learning rate 0.1; for
   texts the mean and no clipping), then the paper's nets, then its schedule. What else was trained is judged below the
   table. What is not run is said.
-- That one figure is lower than another is said only where they differ by more than twice the standard error of their
-  difference: over the seeds of each where there are several, or over test samples, whichever is larger. Else it cannot
-  be told. A loss with one seed is taken to vary over seeds as it does with another step, or else as the other losses of
-  the same table do; where there is one seed of everything only test samples are left to judge by, and the table of
-  verdicts says "1 seed". Curves over the epochs (Figures 1 to 4), but for ECE, are judged as they are drawn, without an
-  error. Over many networks the mean difference is judged so, by its standard error over them, and most of them and
-  their own intervals have to agree. Limits such as "within 1 point" are ours.
+- That one figure is lower than another is said only where 0 is outside of the 95 % interval of their difference: over
+  the seeds of each where there are several (with Student's factor: three seeds tell little), or over test samples,
+  whichever is wider. Else it cannot be told. A loss with one seed is taken to vary over seeds as it does with another
+  step, or else as the other losses of the same table do; where there is one seed of everything only test samples are
+  left to judge by, and the table of verdicts says "1 seed". Curves over the epochs (Figures 1 to 4), but for ECE, are
+  judged as they are drawn, without an error. Over many networks the mean difference is judged so, by its interval
+  over them, and most of them and their own intervals have to agree. Limits such as "within 1 point" are ours.
 - The paper's claims and our own questions have a table and a tally each.
+- A mark behind a printed number says where it was read, if not in the paper's own text: [code] in the authors' code,
+  [2nd] in another public document, [recall] nowhere that we could look up again; no verdict rests on the last.
 - Texts: 20 Newsgroups and SST have word vectors of 100 dimensions here (the code that the paper names for SST had 300),
   and each table says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over
   the trees of a batch. The epoch with the best accuracy on val is kept, as in the paper; the last one is scored beside
@@ -125,8 +127,8 @@ some by name; what is stopped goes on where it was. `trueup curvature RUN` measu
   rate is 0.1 for ResNet-18, 0.05 for VGG16 (with batch norm), 0.01 for the MLP and the ViT. For Figure 4: 10 epochs
   (falls after 7 and 9), without augmentation.
 - Its Figure 4 speaks of the trace on validation samples as part of the loss. Here the penalty is on the training batch.
-- Where ECE is said to be least, each gamma whose ECE is not above the least by more than twice the standard error of
-  their difference (over test samples) may be the one; where they do not agree on a claim, it cannot be told.
+- Where ECE is said to be least, each gamma whose ECE is not above the least by more than the 95 % interval of their
+  difference (over test samples) may be the one; where they do not agree on a claim, it cannot be told.
 - What has not been trained is listed at the end.
 
 </details>

@@ -26,15 +26,6 @@ def verdict(holds: bool | None) -> str:
     return UNCLEAR if holds is None else HOLDS if holds else FAILS
 
 
-def clearly(difference: float, error: float) -> bool | None:
-    """Whether it is above 0 by more than twice its standard error; False: below by as much; None: neither.
-
-    >>> clearly(0.5, 0.2), clearly(-0.5, 0.2), clearly(0.3, 0.2)
-    (True, False, None)
-    """
-    return None if abs(difference) <= 2 * error else difference > 0
-
-
 def all_of(verdicts: Iterable[bool | None]) -> bool | None:
     """False if one is, else None if one is, else True."""
     found = list(verdicts)

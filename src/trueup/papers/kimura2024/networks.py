@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 
 from trueup.audit import finite
 from trueup.metrics import overconfidence, score_logits
+from trueup.papers.chance import NO_ERROR, Error, clearly
 from trueup.papers.kimura2024.grid import CE, Place, places
 from trueup.papers.kimura2024.measure import FILE, bends_down
 from trueup.papers.reproduction import (
@@ -24,7 +25,6 @@ from trueup.papers.reproduction import (
     Finding,
     Sheet,
     all_of,
-    clearly,
     listed,
     verdict,
 )
@@ -56,8 +56,8 @@ class Point:
     classes: int
     overconfidence: float
     """Mean confidence less accuracy, on test."""
-    ece_error: float = 0.0
-    """The standard error of ECE over test samples, where it is judged by."""
+    ece_error: Error = NO_ERROR
+    """That of ECE over test samples, where it is judged by."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def stored_points(results: Path) -> list[Point]:
             measured = json.loads((runs[name].folder / FILE).read_text())
             samples, classes, gap = _predicted(runs[name])
             if (measured["split"], measured["samples"]) == ("val", samples):
-                error = _ece_error(runs[name]) if place.figure == "gamma" else 0.0
+                error = _ece_error(runs[name]) if place.figure == "gamma" else NO_ERROR
                 found.append(Point(name, place, runs[name], measured, classes, gap, error))
     return found
 
@@ -107,10 +107,9 @@ def _predicted(run: Run) -> tuple[int, int, float]:
     return summary.figures.n_val, summary.classes, summary.figures.before["overconfidence"]
 
 
-def _ece_error(run: Run) -> float:
-    """From the 95 % interval."""
+def _ece_error(run: Run) -> Error:
     measure = summary_of(run).figures.before.measures["ece"]
-    return ((measure.high or 0.0) - (measure.low or 0.0)) / 3.92
+    return Error.of_interval(measure.low, measure.high)
 
 
 # ---------------------------------------------------------------------- Figures 2 and 3
@@ -254,7 +253,7 @@ def _wherever_least(of: dict[float, Point], holds: Callable[[float], bool | None
         holds(gamma)
         for gamma, point in of.items()
         if point is best
-        or not clearly(point.on_test("ece") - best.on_test("ece"), float(np.hypot(point.ece_error, best.ece_error)))
+        or not clearly(point.on_test("ece") - best.on_test("ece"), point.ece_error.beside(best.ece_error))
     }
     return None if len(answers) > 1 else answers.pop()
 
@@ -299,7 +298,7 @@ def _minimum(nets: Nets, wanted: tuple[str, ...], at: tuple[int, ...], claim: st
         best, *others = sorted(of, key=lambda gamma: of[gamma].on_test("ece"))
         rival = next((gamma for gamma in others if near(gamma) != near(best)), others[0])
         told = [
-            f"{100 * of[gamma].on_test('ece'):.2f} ± {100 * of[gamma].ece_error:.2f} % at gamma {gamma:g}"
+            f"{100 * of[gamma].on_test('ece'):.2f} ± {100 * of[gamma].ece_error.value:.2f} % at gamma {gamma:g}"
             for gamma in (best, rival)
         ]
         return _wherever_least(of, near), f"{told[0]}, against {told[1]}"
@@ -315,7 +314,7 @@ def _between(nets: Nets, loss: str) -> Finding:
             return "gamma 0 is not stored, from which the trace would be reduced"
         if len(of) < 3:
             return _too_few(of)
-        errors = {gamma: LOSSES[loss](point)["trace"].get("stderr", 0.0) for gamma, point in of.items()}
+        errors = {gamma: Error(LOSSES[loss](point)["trace"].get("stderr", 0.0)) for gamma, point in of.items()}
         traces = {gamma: LOSSES[loss](point)["trace"]["value"] for gamma, point in of.items()}
         best = min(of, key=lambda gamma: of[gamma].on_test("ece"))
         low = min(traces, key=lambda gamma: traces[gamma])
@@ -327,7 +326,7 @@ def _between(nets: Nets, loss: str) -> Finding:
             told += " and not reduced"
 
         def below(lower: float, upper: float) -> bool | None:
-            return clearly(traces[upper] - traces[lower], float(np.hypot(errors[upper], errors[lower])))
+            return clearly(traces[upper] - traces[lower], errors[upper].beside(errors[lower]))
 
         def reduced(gamma: float) -> bool | None:
             return gamma not in (low, 0) and all_of((below(low, gamma), below(gamma, 0)))

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from trueup.focal import gamma_star, phi, risk_minimiser
+from trueup.papers.chance import clearly
 from trueup.papers.mukhoti2020.authors import Author
 from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, half_the_ece, over_networks, short
 from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting, alike
-from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, at_most, clearly, listed, verdict
+from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, at_most, listed, verdict
 
 
 def printed_figures(authors: tuple[Author, ...]) -> list[Finding]:
@@ -121,7 +122,7 @@ def sign_decides(settings: list[Setting], data: str) -> Finding:
             + ", ".join(f"{t:.1f}" for t in setting.temperatures(FL3))
             for setting in group
         )
-        spread = max(setting.error_of(FL3, "overconfidence") for setting in group)
+        spread = max(setting.error_of(FL3, "overconfidence").value for setting in group)
         evidence = (
             f"FL-3's mean confidence less accuracy, {group[0].seeds(FL3)} (standard error, seeds elsewhere included, "
             f"up to {100 * spread:.2f} points):"
@@ -202,7 +203,7 @@ def last_stage(setting: Setting) -> Verdict:
     ece, of_focal = (setting.followed(loss, "test", "ece")[begin:] for loss in (CE, FL3))
     ratios = ece / of_focal
     most = int(ratios.argmax())
-    error = float(np.hypot(setting.error_of(CE, "ece"), 2 * setting.error_of(FL3, "ece")))
+    error = setting.error_of(CE, "ece").beside(setting.error_of(FL3, "ece").times(2))
     answers = [clearly(float(gap), error) for gap in ece - 2 * of_focal]
     told = (
         f"from epoch {begin} on cross-entropy's ECE is {ratios.min():.1f} to {ratios.max():.1f} times FL-3's, "
@@ -245,7 +246,7 @@ def short_schedule(settings: list[Setting]) -> Finding:
     answers, texts = [], []
     for loss in losses:
         errors = [setting.figure(loss, "error") for setting in (large, small)]
-        spread = float(np.hypot(large.error_of(loss, "error"), small.error_of(loss, "error")))
+        spread = large.error_of(loss, "error").beside(small.error_of(loss, "error"))
         answers.append(clearly(errors[1] - errors[0], spread))
         on_train = (f"{100 * s.followed(loss, 'train', 'error')[-1]:.2f}" for s in (large, small))
         texts.append(f"{short(loss)} {100 * errors[0]:.2f} and {100 * errors[1]:.2f} ({' and '.join(on_train)})")
@@ -287,7 +288,7 @@ def mathematics() -> list[Finding]:
     many[0] = 0.1
     gap = float(entropy(risk_minimiser(many, 1.0)) - entropy(many))
     third = Finding(
-        "The same for any number of classes.",
+        "Solutions to focal loss always have a higher entropy than those of cross-entropy: any number of classes.",
         "Appendix H",
         HOLDS if gap > 0 else FAILS,
         "posterior 0.1 for one of 20 classes, the rest alike, gamma 1",
@@ -336,5 +337,5 @@ def not_run(datasets: set[str]) -> list[Finding]:
     evidence = f"no runs of ours on {', '.join(absent)}"
     if "cifar100" not in datasets:
         evidence += "; of CIFAR-100 one network of the authors is judged"
-    text = f"The same holds over data sets: {', '.join(absent)}."
+    text = f"The conclusions hold on other data too: {', '.join(absent)}."
     return [Finding(text, "Tables 1-13, later version", UNTESTED, "", evidence)]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.metrics import Interval
+from trueup.papers.chance import NO_ERROR, Error, clearly
 from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, beside_run, later, weighted
 from trueup.papers.mukhoti2020.settings import Setting
-from trueup.papers.reproduction import UNTESTED, Finding, all_of, clearly, listed, verdict
+from trueup.papers.reproduction import UNTESTED, Finding, all_of, listed, verdict
 from trueup.papers.summary import has_predictions
 
 CE, FL1, FL2, FL3, FLSD = "cross-entropy", "focal:1", "focal:2", "focal:3", "flsd-53"
@@ -74,17 +75,16 @@ def judged(claim: Claim, settings: list[Setting]) -> list[Finding]:
             findings.append(Finding(claim.text, claim.where, UNTESTED, DATASETS[data], lacking, others, claim.ours))
         else:
             found, needs = _told(claim, first), (weighted(loss, data) for loss in claim.needs)
+            short_title = first.in_short(*needs, without=[short(loss) for loss in _lacking(claim, first)])
             verdict_and_on = (found[0], first.title, found[1])
-            findings.append(
-                Finding(claim.text, claim.where, *verdict_and_on, others, claim.ours, first.in_short(*needs))
-            )
+            findings.append(Finding(claim.text, claim.where, *verdict_and_on, others, claim.ours, short_title))
     return findings
 
 
 def _told(claim: Claim, setting: Setting) -> tuple[str, str]:
     holds, evidence = claim.judge(setting)
-    if short(FLSD) in claim.text and FLSD not in setting.networks:
-        evidence += f"; {short(FLSD)} is not run"
+    for loss in _lacking(claim, setting):
+        evidence += f"; {short(loss)} is not run"
     if "seed" in evidence:
         return verdict(holds), evidence
     needs = [weighted(loss, setting.data) for loss in claim.needs]
@@ -93,19 +93,24 @@ def _told(claim: Claim, setting: Setting) -> tuple[str, str]:
     return verdict(holds), listed(f"{lead} ({setting.seeds(*dict.fromkeys([*needs, *told]))})", items)
 
 
+def _lacking(claim: Claim, setting: Setting) -> list[str]:
+    """FLSD-53, where a claim names it and it is not run: the claim is judged of the other losses alone."""
+    return [FLSD] if short(FLSD) in claim.text and FLSD not in setting.networks else []
+
+
 def over_networks(changes: Sequence[Interval]) -> Verdict:
     """Whether a change lowers a figure on networks that share their test samples, and the numbers. It has to do so on
-    average, by more than twice the standard error over the networks; on most of them; and on more of them clearly (by
+    average, with its 95 % interval over the networks; on most of them; and on more of them clearly (by
     the interval over test samples) than it clearly raises it. False where all of this is so the other way round."""
     values = np.array([change.value for change in changes])
-    error = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    error = Error(float(values.std(ddof=1)) / len(values) ** 0.5, len(values) - 1) if len(values) > 1 else NO_ERROR
     below, above = sum(change.high < 0 for change in changes), sum(change.low > 0 for change in changes)
     less, more = int((values < 0).sum()), int((values > 0).sum())
     agree = {True: less > len(values) / 2 and below > above, False: more > len(values) / 2 and above > below}
     found = clearly(-float(values.mean()), error)
     told = (
         f"lower on {less} of {len(values)}; the mean change is {100 * values.mean():+.2f} points (standard error "
-        f"{100 * error:.2f}); the 95 % interval of the difference is below 0 on {below}, above 0 on {above}"
+        f"{100 * error.value:.2f}); the 95 % interval of the difference is below 0 on {below}, above 0 on {above}"
     )
     return (found if found is not None and agree[found] else None), told
 
@@ -115,8 +120,8 @@ def lower(
 ) -> bool | None:
     """Whether ``times`` a loss's figure is below that of another by more than their errors."""
     gap = setting.figure(than, quantity, state) - times * setting.figure(loss, quantity, state)
-    error = np.hypot(setting.error_of(than, quantity, state), times * setting.error_of(loss, quantity, state))
-    return clearly(gap, float(error))
+    error = setting.error_of(than, quantity, state).beside(setting.error_of(loss, quantity, state).times(times))
+    return clearly(gap, error)
 
 
 def focal_of(setting: Setting) -> list[str]:
@@ -213,7 +218,7 @@ def errors_within(points: float) -> Callable[[Setting], Verdict]:
         gaps = []
         for loss, networks in setting.networks.items():
             entry = beside_run(networks[0].run.recipe).get(("error", "before"))
-            if entry is not None:
+            if entry is not None and entry.tag != "recall":  # which nothing confirms
                 gaps.append((100 * setting.figure(loss, "error") - entry.number, loss, entry))
         texts = (
             f"{short(loss)} {percent(setting.figure(loss, 'error'))} ({entry.value}, {gap:+.2f})"
@@ -229,9 +234,9 @@ def errors_alike(setting: Setting) -> Verdict:
     losses = [CE, *focal_of(setting)]
     order = sorted(losses, key=lambda loss: setting.figure(loss, "error"))
     apart = setting.figure(order[-1], "error") - setting.figure(order[0], "error")
-    spread = float(np.hypot(setting.error_of(order[-1], "error"), setting.error_of(order[0], "error")))
+    spread = setting.error_of(order[-1], "error").beside(setting.error_of(order[0], "error"))
     told = f"error {each(setting, losses, 'error')} %; {percent(apart)} points apart at the most, "
-    return clearly(0.01 - apart, spread), f"{told}with a standard error of {percent(spread)}"
+    return clearly(0.01 - apart, spread), f"{told}with a standard error of {percent(spread.value)}"
 
 
 def lowest_ece(state: str) -> Callable[[Setting], Verdict]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from trueup.papers.chance import Error, clearly
 from trueup.papers.mukhoti2020.claims import CE, FL3, Claim, Verdict, focal_of, percent, short
 from trueup.papers.mukhoti2020.settings import Setting
-from trueup.papers.reproduction import clearly, listed
+from trueup.papers.reproduction import all_of, listed
+from trueup.train.loop import TRAIN_SAMPLES
 from trueup.train.measure import GRADIENT_EDGES
 
 OF_CONFIDENCES, OF_GRADIENTS = (100, 200, 300, 350), (10, 100, 200)
@@ -39,21 +41,24 @@ def peakier(setting: Setting) -> Verdict:
 def train_error(setting: Setting) -> Verdict:
     first, second = setting.drops(CE)
     values = setting.followed(CE, "train", "error")
-    middle = values[first:second]
-    low = int(middle.argmin())
-    rises = middle[low:].max() - middle[low] > 0
-    holds = middle[-1] < 0.05 and rises and 1 - values[-1] >= PERFECT
-    texts = f"{percent(values[first - 1])} before the first fall, then least {percent(middle[low])}, "
-    texts += f"up to {percent(middle[low:].max())} after it, and {percent(values[-1])} at the end"
+    # thirds of the stage, as single epochs are up and down by chance
+    thirds = [float(part.mean()) for part in np.array_split(values[first:second], 3)]
+    least = Error.of_share(thirds[1], TRAIN_SAMPLES)
+    rises = thirds[2] > thirds[1] and clearly(thirds[2] - thirds[1], least.beside(least))
+    holds = all_of((thirds[2] < 0.05, rises, bool(1 - values[-1] >= PERFECT)))
+    texts = (
+        f"{percent(values[first - 1])} before the first fall, {', '.join(map(percent, thirds))} in the thirds of the "
+    )
+    texts += f"stage after it, {percent(values[-1])} at the end"
     return holds, f"error in % on 10 000 training samples: {texts}"
 
 
 def ece_rises(setting: Setting) -> Verdict:
     start = setting.drops(CE)[0]
     values = setting.followed(CE, "test", "ece")
-    error = 2**0.5 * setting.error_of(CE, "ece")
+    error = setting.error_of(CE, "ece")
     told = f"ECE on test: {percent(values[start])} at epoch {start}, {percent(values[-1])} last"
-    return clearly(float(values[-1] - values[start]), error), told
+    return clearly(float(values[-1] - values[start]), error.beside(error)), told
 
 
 def milder_rise(setting: Setting) -> Verdict:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trueup.papers.chance import Error, clearly
 from trueup.papers.mukhoti2020.claims import CE, FLSD, Claim, Verdict, short
 from trueup.papers.mukhoti2020.grid import METHODS, TEXTS, later
 from trueup.papers.mukhoti2020.settings import Network, Setting
-from trueup.papers.reproduction import Sheet, all_of, clearly
+from trueup.papers.reproduction import Sheet, all_of
 from trueup.papers.summary import has_predictions
 
 SHOWN_IMAGES = 4
@@ -38,7 +39,7 @@ def unsure_of_mistakes(setting: Setting) -> Verdict:
         parts.append(f"{told}: {', '.join(each)}")
     less = (ce - flsd)[:, wrong]
     errors = less.std(1) / int(wrong.sum()) ** 0.5
-    lower = [clearly(float(gap), float(error)) for gap, error in zip(less.mean(1), errors, strict=True)]
+    lower = [clearly(float(gap), Error(float(error))) for gap, error in zip(less.mean(1), errors, strict=True)]
     holds = all_of([bool((flsd[:, right].mean(1) >= SURE).all()), *lower])
     seeds = ", ".join(f"{short(loss)} {n.run.recipe.seed}" for loss, n in zip((CE, FLSD), networks, strict=True))
     return holds, f"mean confidence before / after T on the {'; '.join(parts)} (seeds: {seeds})"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from trueup.papers.chance import Error
 from trueup.papers.judged import Figures
 from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, MODELS, later, step_of, steps_of
 from trueup.papers.stored import SCHEDULES, kept_entry
@@ -72,11 +74,12 @@ class Setting:
         named = (f"{', '.join(names)}: {told}" for told, names in zip(texts[1:], list(found.values())[1:], strict=True))
         return "; ".join([texts[0], *named])
 
-    def in_short(self, *losses: str) -> str:
-        """The data set, the net, and how many seeds each of these losses has at the least."""
+    def in_short(self, *losses: str, without: Sequence[str] = ()) -> str:
+        """The data set, the net, how many seeds each of these losses has at the least, and what is missing."""
         seeds = min(len(self.networks[loss]) for loss in losses)
         net = TITLES.get(self.model, self.model)
-        return f"{DATASETS[self.data]} ({net}, {seeds} seed{'s' if seeds > 1 else ''})"
+        lacking = f", without {' and '.join(without)}" if without else ""
+        return f"{DATASETS[self.data]} ({net}, {seeds} seed{'s' if seeds > 1 else ''}{lacking})"
 
     @property
     def as_published(self) -> bool:
@@ -105,20 +108,24 @@ class Setting:
         counts (epochs, bins)."""
         return np.mean([series(network.run.history, *keys) for network in self.networks[loss]], axis=0)
 
-    def error_of(self, loss: str, quantity: str, state: str = "before") -> float:
-        """The standard error of :meth:`figure`: over the seeds, or over test samples (from the 95 % interval of each
-        network; all see the same samples, so that more seeds do not lower it), whichever is larger. A loss with one
-        seed is taken to vary as it does beside, where it has several, or else as the other losses do."""
+    def error_of(self, loss: str, quantity: str, state: str = "before") -> Error:
+        """That of :meth:`figure`: over the seeds, or over test samples (from the 95 % interval of each network; all
+        see the same samples, so that more seeds do not lower it), whichever reaches further. A loss with one seed is
+        taken to vary as it does beside, where it has several, or else as the other losses do."""
         own = self._values(loss, quantity, state)
-        over_samples = float(np.mean([_over_samples(n.figures, quantity, state) for n in self.networks[loss]]))
+        of_samples = (_over_samples(network.figures, quantity, state) for network in self.networks[loss])
+        over_samples = Error(float(np.mean([error.value for error in of_samples])))
         found = {0: [own], 1: [], 2: []}
         for setting in (self, *self.beside):
             for other in setting.networks:
                 found[1 if other == loss else 2].append(setting._values(other, quantity, state))
-        each = ([float(np.var(values, ddof=1)) for values in of if len(values) > 1] for of in found.values())
-        variances = next((of for of in each if of), [])
-        over_seeds = (float(np.mean(variances)) / len(own)) ** 0.5 if variances else 0.0
-        return max(over_samples, over_seeds)
+        several = ([values for values in of if len(values) > 1] for of in found.values())
+        known_from = next((of for of in several if of), [])
+        if not known_from:
+            return over_samples
+        variance = float(np.mean([np.var(values, ddof=1) for values in known_from]))
+        over_seeds = Error((variance / len(own)) ** 0.5, sum(len(values) - 1 for values in known_from))
+        return max(over_samples, over_seeds, key=lambda error: error.reach)
 
     def _values(self, loss: str, quantity: str, state: str) -> list[float]:
         return [network.figures.states[state][quantity] for network in self.networks[loss]]
@@ -158,12 +165,12 @@ class Setting:
         return first, second
 
 
-def _over_samples(figures: Figures, quantity: str, state: str) -> float:
-    """The standard error over test samples: from the 95 % interval, or that of a share where there is none."""
+def _over_samples(figures: Figures, quantity: str, state: str) -> Error:
+    """From the 95 % interval, or that of a share where there is none."""
     measure = figures.states[state].measures[quantity]
-    if measure.low is None or measure.high is None:
-        return (measure.value * (1 - measure.value) / figures.n_test) ** 0.5 if quantity == "s99" else 0.0
-    return (measure.high - measure.low) / 3.92
+    if quantity == "s99":
+        return Error.of_share(measure.value, figures.n_test)
+    return Error.of_interval(measure.low, measure.high)
 
 
 def alike(settings: list[Setting]) -> list[Setting]:
