@@ -143,30 +143,6 @@ def test_auto_prefers_the_simpler_of_equals():
     assert [chosen(1000, seed) for seed in range(5)].count("none") >= 3
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(300, 1), (40_000, 2)])
-def test_a_small_fit_takes_one_thread_and_gives_the_others_back(monkeypatch, rows, expected):
-    probs, labels = cases.drawn(rows, 3, 0)
-    seen = []
-    fit = trueup.Identity.fit_checked
-
-    def watched(*arguments):
-        seen.append(torch.get_num_threads())
-        return fit(*arguments)
-
-    monkeypatch.setattr(trueup.Identity, "fit_checked", watched)
-    torch.set_num_threads(2)
-    try:
-        trueup.Identity().fit(np.log(probs), labels)
-        assert seen == [expected]
-        assert torch.get_num_threads() == 2
-        monkeypatch.setattr(trueup.Identity, "fit_checked", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            trueup.Identity().fit(np.log(probs), labels)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(1)
-
-
 def test_progress_rises_to_one():
     probs, labels = cases.drawn(200, 3, 0, temperature=2)
     for settings in (

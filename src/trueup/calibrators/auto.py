@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trueup import inputs
 from trueup.calibrators.base import CalibrationMap, Calibrator, Progress, fold_of
 from trueup.calibrators.chain import ChainMap, chain_report, log_probs_of
 from trueup.calibrators.focal import FocalTemperature
 from trueup.calibrators.linear import BiasTemperature, Vector
 from trueup.calibrators.softplus import Softplus
 from trueup.calibrators.temperature import Identity, Temperature
+from trueup.calibrators.threads import each_block
 from trueup.inputs import InputError, count
 
 CANDIDATES: dict[str, tuple[Calibrator, ...]] = {
@@ -118,12 +118,13 @@ def _choose(losses: dict[str, np.ndarray], folds: int) -> tuple[str, str]:
 
 def _losses(z: Tensor, y: Tensor, made: CalibrationMap, samples: int) -> np.ndarray:
     """(N,) NLL of each sample, and its share in that of one more sample whose label is the second class."""
-    parts = []
-    for rows, block in inputs.row_blocks(z):
+
+    def of_block(rows: slice, block: Tensor) -> Tensor:
         log_probs = made.log_probs(block)
         own = log_probs.gather(1, y[rows, None])[:, 0].double()
-        parts.append(-own - log_probs.topk(2, dim=1).values[:, 1].double() / (samples + 1))
-    return torch.cat(parts).cpu().numpy()
+        return -own - log_probs.topk(2, dim=1).values[:, 1].double() / (samples + 1)
+
+    return torch.cat(list(each_block(of_block, z))).cpu().numpy()
 
 
 def _as_one(maps: list[CalibrationMap]) -> CalibrationMap:

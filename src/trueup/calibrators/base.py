@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trueup import inputs
-from trueup.calibrators import solve
+from trueup.calibrators import threads
 from trueup.inputs import Array, InputError
 
 Progress = Callable[[float], None]
@@ -41,7 +41,7 @@ class Calibrator(ABC):
         """The map fitted to ``logits`` (N, K) and ``labels`` (N,). A class without a label is no error."""
         z = inputs.logits(logits)
         y = inputs.labels(labels, z)
-        with torch.no_grad(), solve.few_threads(z):
+        with torch.no_grad(), threads.sharing(z):
             return self.fit_checked(z, y, progress or _silent)
 
     @abstractmethod
@@ -201,11 +201,12 @@ def fold_of(n: int, folds: int, seed: int = 0) -> Tensor:
 
 def nll_of(z: Tensor, y: Tensor, through: CalibrationMap | None = None) -> float:
     """Mean NLL of checked logits, as they are or through a map."""
-    total = 0.0
-    for rows, block in inputs.row_blocks(z):
+
+    def total(rows: slice, block: Tensor) -> float:
         log_probs = block.log_softmax(1) if through is None else through.log_probs(block)
-        total -= float(log_probs.gather(1, y[rows, None]).sum(dtype=torch.float64))
-    return total / len(z)
+        return -float(log_probs.gather(1, y[rows, None]).sum(dtype=torch.float64))
+
+    return sum(threads.each_block(total, z)) / len(z)
 
 
 def map_from_dict(content: dict[str, Any], kinds: dict[str, type[CalibrationMap]], where: str) -> CalibrationMap:

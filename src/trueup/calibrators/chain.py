@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trueup import inputs
 from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, nll_of
+from trueup.calibrators.threads import fill
 from trueup.inputs import InputError
 
 
@@ -81,7 +81,4 @@ def chain_report(z: Tensor, y: Tensor, maps: list[CalibrationMap]) -> FitReport:
 
 def log_probs_of(z: Tensor, made: CalibrationMap) -> Tensor:
     """(N, K) the log-probabilities that a map gives, block by block."""
-    out = torch.empty_like(z)
-    for rows, block in inputs.row_blocks(z):
-        out[rows] = made.log_probs(block)
-    return out
+    return fill(torch.empty_like(z), made.log_probs, z)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trueup import inputs
 from trueup.calibrators.base import FitReport, Progress
+from trueup.calibrators.threads import in_order
 from trueup.focal import log_growth
 from trueup.inputs import InputError
 from trueup.metrics.binned import adaptive_ece, ece
@@ -97,15 +98,25 @@ def _criterion_table(
     for rows, block in inputs.row_blocks(z):
         d = block.double() - block.amax(1, keepdim=True).double()
         own, top = y[rows, None], block.argmax(1, keepdim=True)
-        for i, t in enumerate(temperatures):
-            scores = d / t
-            for j, powers in enumerate([scores.exp()] if gammas is None else _focal_powers(scores, top, gammas)):
+
+        def at(t: float, d: Tensor = d, own: Tensor = own, top: Tensor = top) -> list[np.ndarray]:
+            """For each gamma the confidences, or the sum that the Brier score is made of."""
+            scores, found = d / t, []
+            for powers in [scores.exp()] if gammas is None else _focal_powers(scores, top, gammas):
                 mass = powers.sum(1)  # the largest is 1
                 if brier:
                     squares = torch.linalg.vecdot(powers, powers) / mass**2
-                    kept[i, j] += float((squares - 2 * powers.gather(1, own)[:, 0] / mass + 1).sum())
+                    found.append((squares - 2 * powers.gather(1, own)[:, 0] / mass + 1).sum().cpu().numpy())
                 else:
-                    kept[i, j, rows] = (1 / mass).cpu().numpy()
+                    found.append((1 / mass).cpu().numpy())
+            return found
+
+        for i, found in enumerate(in_order(at, temperatures)):
+            for j, values in enumerate(found):
+                if brier:
+                    kept[i, j] += values
+                else:
+                    kept[i, j, rows] = values
             progress((rows.start + (i + 1) / len(temperatures) * len(block)) / len(z))
     if brier:
         return kept / len(z)

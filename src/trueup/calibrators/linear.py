@@ -7,7 +7,9 @@ entries, K(K-1)/n on the entries beside the diagonal. Without it, matrices lose 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,8 +20,11 @@ from torch import Tensor
 from trueup import inputs
 from trueup.calibrators import solve
 from trueup.calibrators.base import CalibrationMap, Calibrator, FitReport, Progress, bounded, fold_of, nll_of, table
+from trueup.calibrators.threads import each_block
 from trueup.inputs import InputError, positive
 
+_ELEMENTS, _PARTS = inputs.BLOCK_ELEMENTS, 16
+"""Of a part of the rows at the least, and how many parts about: a gradient each, as large as a whole matrix."""
 STRENGTHS = (0.25, 1.0, 4.0, 16.0, 64.0)
 """What ``strength="cv"`` chooses from."""
 
@@ -189,40 +194,56 @@ class _Problem:
 
     def natural_unit(self) -> np.ndarray:
         """One over the root of each parameter's own curvature at no change, which L-BFGS then need not find out."""
-        weight, _ = self._split(self.ridge)
-        by_weight, by_bias = (
-            torch.zeros(size, dtype=self.x.dtype, device=self.x.device) for size in (weight.shape, self.k)
-        )
-        for _, x in inputs.row_blocks(self.x):
+
+        def term(_: slice, x: Tensor) -> tuple[float, Tensor, Tensor]:
             spread = x.exp()
             spread *= 1 - spread
-            by_bias += spread.sum(0)
-            if weight.ndim == 2:
-                by_weight.addmm_(spread.T, x.square())
-            else:
-                summed = (spread * x.square()).sum(0)
-                by_weight += summed if weight.ndim == 1 else summed.sum()
+            return 0.0, spread, x.square()
+
+        _, by_weight, by_bias = self._sums(term)
         curvature = torch.cat([by_weight.reshape(-1), by_bias]).double().cpu().numpy() / len(self.x) + 2 * self.ridge
         return 1 / np.sqrt(np.maximum(curvature, 1e-8 * curvature.max()))
 
     def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         weight, bias = (part.to(self.x.device, self.x.dtype) for part in self._split(theta))
-        total = 0.0
-        by_weight, by_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        for rows, x in inputs.row_blocks(self.x):
+
+        def term(rows: slice, x: Tensor) -> tuple[float, Tensor, Tensor]:
             scores = x @ weight.T if weight.ndim == 2 else x * weight
             scores += x + bias
             own = self.y[rows, None]
             lse = scores.logsumexp(1, keepdim=True)
-            total += float((lse - scores.gather(1, own)).sum(dtype=torch.float64))
+            value = float((lse - scores.gather(1, own)).sum(dtype=torch.float64))
             excess = scores.sub_(lse).exp_()
             excess.scatter_add_(1, own, -torch.ones_like(lse))  # probabilities less the one-hot label
-            by_bias += excess.sum(0)
-            if weight.ndim == 2:
-                by_weight.addmm_(excess.T, x)
-            else:
-                summed = excess.mul_(x).sum(0)
-                by_weight += summed if weight.ndim == 1 else summed.sum()
+            return value, excess, x
+
+        total, by_weight, by_bias = self._sums(term)
         n = len(self.x)
         gradient = torch.cat([by_weight.reshape(-1), by_bias]).double().cpu().numpy() / n
         return total / n + float(self.ridge @ theta**2), gradient + 2 * self.ridge * theta
+
+    def _sums(self, term: Callable[[slice, Tensor], tuple[float, Tensor, Tensor]]) -> tuple[float, Tensor, Tensor]:
+        """Over all samples, of what ``term`` gives for a block, a value and u, v (n, K): the value, u v' (what the
+        shape of the weight has of it), and u."""
+        shape = self._split(self.ridge)[0].shape
+        zeros = partial(torch.zeros, dtype=self.x.dtype, device=self.x.device)
+
+        def of_part(part: slice, many: Tensor) -> tuple[float, Tensor, Tensor]:
+            total, by_weight, by_bias = 0.0, zeros(shape), zeros(self.k)
+            for rows, x in inputs.row_blocks(many):
+                value, u, v = term(slice(part.start + rows.start, part.start + rows.stop), x)
+                total += value
+                by_bias += u.sum(0)
+                if len(shape) == 2:
+                    by_weight.addmm_(u.T, v)
+                else:
+                    summed = u.mul_(v).sum(0)
+                    by_weight += summed if len(shape) == 1 else summed.sum()
+            return total, by_weight, by_bias
+
+        total, by_weight, by_bias = 0.0, zeros(shape), zeros(self.k)
+        for value, of_weight, of_bias in each_block(of_part, self.x, max(_ELEMENTS, self.x.numel() // _PARTS)):
+            total += value
+            by_weight += of_weight
+            by_bias += of_bias
+        return total, by_weight, by_bias

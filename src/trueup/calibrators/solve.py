@@ -7,8 +7,7 @@ passes over all of them remain.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trueup import inputs
+from trueup.calibrators.threads import each_block, fill
 from trueup.inputs import InputError
 
 LOWEST, HIGHEST = 1e-6, 1e6
@@ -25,28 +25,10 @@ LOWEST, HIGHEST = 1e-6, 1e6
 
 _WIDEST = 1e100  # of a row of logits
 _EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
-_SMALL_ELEMENTS = 1 << 16  # twice what PyTorch gives to one thread at the least
-_THREAD_ELEMENTS = 1 << 15  # what PyTorch gives to one thread at the least: a family's dozen temporaries stay near it
+_FAMILY_ELEMENTS = 1 << 16  # of a block: the dozen temporaries of a family stay near the core
 _LONGEST_STEP = 3.0  # of a logarithm: a factor of twenty
 _SHARES = ((1 << 18, 1_500), (1 << 22, 10_000))
 """(elements, rows), the larger counts: enough to tell one valley from another, and to come close to its floor."""
-
-
-@contextmanager
-def few_threads(z: Tensor) -> Iterator[None]:
-    """One thread for a small problem, which two could hardly share: on a busy machine they wait for each other.
-
-    A fit then takes many times as long. The number of threads is the caller's and is set back afterwards.
-    """
-    before = torch.get_num_threads()
-    if z.device.type != "cpu" or z.numel() > _SMALL_ELEMENTS or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -94,10 +76,8 @@ def _strides(z: Tensor) -> list[int]:
 
 
 def _row_top_and_mean(z: Tensor) -> tuple[Tensor, Tensor]:
-    top, mean = z.new_empty(len(z)), z.new_empty(len(z), dtype=torch.float64)
-    for rows, block in inputs.row_blocks(z):
-        torch.amax(block, 1, out=top[rows])
-        mean[rows] = block.mean(1).double()
+    parts = list(each_block(lambda _, block: (block.amax(1), block.mean(1).double()), z))
+    top, mean = (torch.cat(part) for part in zip(*parts, strict=True))
     return top, mean
 
 
@@ -111,10 +91,8 @@ def _dtype(z: Tensor) -> torch.dtype:
 
 def log_probs(z: Tensor, temperature: float = 1.0) -> Tensor:
     """(N, K) log_softmax(z / T), for families that know the logits only through it: once, and not in every pass."""
-    out = torch.empty_like(z, dtype=_dtype(z))
-    for rows, block in inputs.row_blocks(z):
-        out[rows] = (block.to(out.dtype) / temperature).log_softmax(1)
-    return out
+    dtype = _dtype(z)
+    return fill(torch.empty_like(z, dtype=dtype), lambda block: (block.to(dtype) / temperature).log_softmax(1), z)
 
 
 def _end(z: Tensor, top: Tensor, mean_own: float, b: float) -> Temperature:
@@ -149,15 +127,17 @@ def _newton(
 
 def _nll_in_b(z: Tensor, top: Tensor, mean_own: float, dtype: torch.dtype, b: float) -> tuple[float, float, float]:
     """Mean NLL of softmax(b z), its slope and its curvature in b."""
-    total = torch.zeros(3, dtype=torch.float64, device=z.device)
     ones = z.new_ones(z.shape[1], dtype=dtype)
-    for rows, block in inputs.row_blocks(z):
+
+    def sums(rows: slice, block: Tensor) -> Tensor:
         d = block.to(dtype) - top[rows, None].to(dtype)
         weighted = (d * b).exp_()
         s0 = torch.mv(weighted, ones).double()
         s1 = torch.mv(weighted.mul_(d), ones).double() / s0
         s2 = torch.mv(weighted.mul_(d), ones).double() / s0
-        total += torch.stack([s0.log().sum(), s1.sum(), (s2 - s1 * s1).sum()])
+        return torch.stack([s0.log().sum(), s1.sum(), (s2 - s1 * s1).sum()])
+
+    total = torch.stack(list(each_block(sums, z))).sum(0)
     value, mean, variance = (total / len(z)).tolist()
     return value - b * mean_own, mean - mean_own, variance
 
@@ -220,26 +200,26 @@ def _nll_of_family(
     family: Family, z: Tensor, y: Tensor, dtype: torch.dtype
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]:
     """x -> the mean NLL, its gradient, and the Fisher information, the curvature the model itself expects."""
-    elements = min(inputs.BLOCK_ELEMENTS, max(2, torch.get_num_threads()) * _THREAD_ELEMENTS)
 
     def evaluate(x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        value, gradient, fisher = 0.0, np.zeros(len(x)), np.zeros((len(x), len(x)))
-        for rows, block in inputs.row_blocks(z, elements):
+        def sums(rows: slice, block: Tensor) -> tuple[float, np.ndarray, np.ndarray]:
             scores, slopes = family(x, block.to(dtype))
             own = y[rows, None]
             top = scores.amax(1, keepdim=True)
             own_score = scores.gather(1, own)
             probs = scores.sub_(top).exp_()
             mass = probs.sum(1, keepdim=True)
-            value += float((mass.log() + (top - own_score)).sum(dtype=torch.float64))
+            value = float((mass.log() + (top - own_score)).sum(dtype=torch.float64))
             probs /= mass
             weighted = [slope * probs for slope in slopes]
             means = torch.stack([w.sum(1) for w in weighted]).double()
             at_label = torch.stack([slope.gather(1, own)[:, 0] for slope in slopes]).double()
-            gradient += (means - at_label).sum(1).cpu().numpy()
             second = torch.stack([torch.linalg.vecdot(w, s) for w in weighted for s in slopes]).double().sum(1)
-            fisher += (second.view(len(x), len(x)) - means @ means.T).cpu().numpy()
-        return value / len(z), gradient / len(z), fisher / len(z)
+            fisher = second.view(len(x), len(x)) - means @ means.T
+            return value, (means - at_label).sum(1).cpu().numpy(), fisher.cpu().numpy()
+
+        values, gradients, fishers = zip(*each_block(sums, z, _FAMILY_ELEMENTS), strict=True)
+        return sum(values) / len(z), np.sum(gradients, axis=0) / len(z), np.sum(fishers, axis=0) / len(z)
 
     return evaluate
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trueup.calibrators import FocalTemperature
-from trueup.calibrators.solve import few_threads
+from trueup.calibrators.threads import sharing
 from trueup.focal.parts import Complements, complements, log_growth
 from trueup.metrics.binned import ece
 from trueup.metrics.scores import TopLabel
@@ -89,7 +89,7 @@ def landscape(
     correct = (z.argmax(1) == y).numpy()
     blocks = torch.from_numpy(gammas)[:, None, None].split(max(1, AT_ONCE // z.numel()))
     for j, temperature in enumerate(temperatures.tolist()):
-        with few_threads(z):
+        with sharing(z):
             parts = complements(z / temperature)
             r = -parts.others * parts.log_v / (1 - parts.others)
             found_at = [_mapped(parts, r, y, block) for block in blocks]
