@@ -178,6 +178,15 @@ def test_an_interrupt_while_the_package_is_imported_ends_without_a_word():
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_threads_wait_busily_for_a_moment_only_unless_the_user_says_otherwise():
+    code = "import os, sys; sys.argv[1:] = ['--help']\nimport trueup_command\n"
+    code += "try: trueup_command.main()\nexcept SystemExit: print('waits', os.environ.get('GOMP_SPINCOUNT'))"
+    own = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    for given, expected in (({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own | given)
+        assert done.stdout.endswith(f"waits {expected}\n")
+
+
 @pytest.mark.parametrize("method", ["temperature", "focal-map:1", "focal-temperature", "softplus+vector", "isotonic"])
 def test_calibrate_takes_every_method(folder, tmp_path, method):
     done = run("calibrate", folder / "val.npz", "--method", method, "--save", tmp_path / "map.json", "--json")

@@ -1,3 +1,3 @@
-from trueup.cli import main
+from trueup_command import main
 
 main()

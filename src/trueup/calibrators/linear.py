@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from trueup import inputs
@@ -93,7 +94,8 @@ class _Linear(Calibrator):
         if self.shared_scale:  # the temperature, which is divided by it, stays in its range
             ends = scale.value / np.array([solve.HIGHEST, solve.LOWEST]) - 1
             limits = [tuple(ends / unit[0]), *[(None, None)] * z.shape[1]]
-        found = minimize(in_units, start / unit, jac=True, method="L-BFGS-B", bounds=limits, options=options)
+        with threadpool_limits(1, user_api="blas"):  # SciPy's threads would wait for each other over short vectors
+            found = minimize(in_units, start / unit, jac=True, method="L-BFGS-B", bounds=limits, options=options)
         weight, bias = problem.unpacked(found.x * unit)
         temperature = scale.value
         if self.shared_scale:  # one number for all classes is part of the temperature
