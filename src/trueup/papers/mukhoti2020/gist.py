@@ -108,14 +108,13 @@ def step(settings: list[Setting]) -> list[Point]:
         "focal loss has at most half of cross-entropy's ECE?"
     )
     rows = tuple(
-        (_row_name(each), each.step, *(percent(each.figure(loss, "ece")) for loss in (CE, FL3)),
-         f"{100 * each.figure(FL3, 'overconfidence'):+.2f}")
+        (_row_name(each), each.step, each.seeds(CE, FL3).split(" ", 1)[1],
+         *(percent(each.figure(loss, "ece")) for loss in (CE, FL3)), f"{100 * each.figure(FL3, 'overconfidence'):+.2f}")
         for group in tested.values() for each in group
     )  # fmt: skip
-    columns = ("net, data", "step", "ECE of CE", "of FL-3", "FL-3 over-conf.")
+    columns = ("net, data", "step", "seeds", "ECE of CE", "of FL-3", "FL-3 over-conf.")
     second = f"And on which side focal loss ends, over- or under-confident? {sign}."
-    seeds = {group[0].seeds(CE, FL3) for group in tested.values()}
-    sheet = Sheet("", columns, rows, f"In % and points; {', '.join(sorted(seeds))}; the first step is the authors'.")
+    sheet = Sheet("", columns, rows, "In % and points; the first step is the authors'.")
     return [Point(first, (factor,)), Point(second, tuple(map(_by_step, tested.values())), sheet)]
 
 

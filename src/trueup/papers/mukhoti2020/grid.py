@@ -107,7 +107,7 @@ def grid() -> dict[str, dict[str, Recipe]]:
         part(
             DATASETS[data],
             *(named(recipe, loss=loss, seed=seed) for seed in SEEDS for loss in losses_of(data)),
-            *(named(recipe, loss=loss, **STEPS_OF_TEXTS[SUMMED]) for loss in STUDIED[:2]),
+            *(named(recipe, loss=loss, seed=seed, **STEPS_OF_TEXTS[SUMMED]) for seed in SEEDS for loss in STUDIED),
         )
     hundred = partial(image, data="cifar100")
     part("CIFAR-100 recipe study", *(hundred(loss, **small, **step) for step in STEPS.values() for loss in STUDIED))
