@@ -118,11 +118,8 @@ class CalibrationMap(nn.Module):
             inputs.logits(logits, classes=self.classes)
             return compute(logits.to(inputs.working_dtype(logits)))
         z = inputs.logits(logits, classes=self.classes)
-        out = torch.empty_like(z)
-        with torch.no_grad():
-            for rows, block in inputs.row_blocks(z):
-                out[rows] = compute(block)
-        return out
+        with torch.no_grad(), threads.sharing(z):
+            return threads.fill(torch.empty_like(z), compute, z)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the map as JSON."""
