@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trueup.calibrators import FocalTemperature
-from trueup.calibrators.threads import sharing
+from trueup.calibrators.threads import in_order, sharing
 from trueup.focal.parts import Complements, complements, log_growth
 from trueup.metrics.binned import ece
 from trueup.metrics.scores import TopLabel
@@ -88,16 +88,19 @@ def landscape(
     values = np.empty((2, GAMMAS, TEMPERATURES))
     correct = (z.argmax(1) == y).numpy()
     blocks = torch.from_numpy(gammas)[:, None, None].split(max(1, AT_ONCE // z.numel()))
-    for j, temperature in enumerate(temperatures.tolist()):
-        with sharing(z):
-            parts = complements(z / temperature)
-            r = -parts.others * parts.log_v / (1 - parts.others)
-            found_at = [_mapped(parts, r, y, block) for block in blocks]
-        values[0, :, j] = torch.cat([nll for nll, _ in found_at]).numpy()
-        confidences = torch.cat([confidence for _, confidence in found_at]).numpy()
-        values[1, :, j] = [ece(TopLabel(each, correct), bins=bins) for each in confidences]
-        if progress:
-            progress((j + 1) / TEMPERATURES)
+
+    def at(temperature: float) -> tuple[np.ndarray, list[float]]:
+        parts = complements(z / temperature)
+        r = -parts.others * parts.log_v / (1 - parts.others)
+        nlls, confidences = zip(*(_mapped(parts, r, y, block) for block in blocks), strict=True)
+        eces = [ece(TopLabel(each, correct), bins=bins) for each in torch.cat(confidences).numpy()]
+        return torch.cat(nlls).numpy(), eces
+
+    with torch.no_grad(), sharing(z):
+        for j, column in enumerate(in_order(at, temperatures.tolist())):
+            values[:, :, j] = column
+            if progress:
+                progress((j + 1) / TEMPERATURES)
     found: dict[str, Any] = {"temperatures": rounded(edges_t), "gammas": rounded(edges_g)}
     for metric, of_metric in zip(("nll", "ece"), values, strict=True):
         row, column = np.unravel_index(int(of_metric.argmin()), of_metric.shape)
