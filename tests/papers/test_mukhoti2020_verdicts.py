@@ -102,6 +102,17 @@ def test_a_loss_with_one_seed_is_taken_to_vary_as_the_others_do(setting):
     assert claims.lower_ece("before")(restless)[0] is None
 
 
+def test_with_two_seeds_a_loss_is_taken_to_vary_as_with_all_steps(setting):
+    """By Student's factor for one degree of freedom a second seed would tell less than none."""
+    authors, other = (
+        replace(setting, networks={FL3: networks_with(setting, FL3, *of)}) for of in ((0.02, 0.04, 0.03), (0.06, 0.08))
+    )
+    judged = replace(other, beside=(authors, other)).error_of(FL3, "ece")
+    variance = (2 * 1e-4 + 1 * 2e-4) / 3
+    assert judged == Error(pytest.approx((variance / 2) ** 0.5), 3)
+    assert other.error_of(FL3, "ece") == Error(pytest.approx(1e-4**0.5), 1)
+
+
 def test_a_step_with_one_seed_is_judged_by_how_the_loss_varies_over_seeds_with_the_other(setting):
     def with_gaps(*gaps):
         of = {loss: networks_with(setting, loss, 0.05) for loss in (CE, FL3)}

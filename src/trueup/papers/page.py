@@ -48,11 +48,12 @@ text is wrong, [theory.md](theory.md#errata) says so, with a check.
   table. What is not run is said.
 - That one figure is lower than another is said only where 0 is outside of the 95 % interval of their difference: over
   the seeds of each where there are several (with Student's factor: three seeds tell little), or over test samples,
-  whichever is wider. Else it cannot be told. A loss with one seed is taken to vary over seeds as it does with another
-  step, or else as the other losses of the same table do; where there is one seed of everything only test samples are
-  left to judge by, and the table of verdicts says "1 seed". Curves over the epochs (Figures 1 to 4), but for ECE, are
-  judged as they are drawn, without an error. Over many networks the mean difference is judged so, by its interval
-  over them, and most of them and their own intervals have to agree. Limits such as "within 1 point" are ours.
+  whichever is wider. Else it cannot be told. With fewer than three seeds a loss is taken to vary as it does over the
+  steps together, or else as all losses of the same table do; where there is one seed of everything only test samples
+  are left to judge by, and the table of verdicts says "1 seed". Curves over the epochs (Figures 1 to 4), but for ECE,
+  are judged as they are drawn, without an error. Over many networks the mean difference is judged so, by its
+  interval over them, and most of them and their own intervals have to agree. Limits such as "within 1 point" are
+  ours.
 - The paper's claims and our own questions have a table and a tally each.
 - A mark behind a printed number says where it was read, if not in the paper's own text: [code] in the authors' code,
   [2nd] in another public document, [recall] nowhere that we could look up again; no verdict rests on the last.

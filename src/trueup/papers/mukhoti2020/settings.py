@@ -110,21 +110,26 @@ class Setting:
 
     def error_of(self, loss: str, quantity: str, state: str = "before") -> Error:
         """That of :meth:`figure`: over the seeds, or over test samples (from the 95 % interval of each network; all
-        see the same samples, so that more seeds do not lower it), whichever reaches further. A loss with one seed is
-        taken to vary as it does beside, where it has several, or else as the other losses do."""
+        see the same samples, so that more seeds do not lower it), whichever reaches further.
+
+        With fewer than three seeds a loss is taken to vary as it does here and beside, or, where fewer than three say
+        that too, as all losses do.
+        """
         own = self._values(loss, quantity, state)
         of_samples = (_over_samples(network.figures, quantity, state) for network in self.networks[loss])
         over_samples = Error(float(np.mean([error.value for error in of_samples])))
-        found = {0: [own], 1: [], 2: []}
-        for setting in (self, *self.beside):
-            for other in setting.networks:
-                found[1 if other == loss else 2].append(setting._values(other, quantity, state))
-        several = ([values for values in of if len(values) > 1] for of in found.values())
-        known_from = next((of for of in several if of), [])
-        if not known_from:
+        around = [
+            (other, setting._values(other, quantity, state))
+            for setting in self.beside or (self,)
+            for other in setting.networks
+        ]
+        alike = [values for other, values in around if other == loss]
+        known_from = next((of for of in ([own], alike) if _freedom(of) >= 2), [values for _, values in around])
+        freedom = _freedom(known_from)
+        if not freedom:
             return over_samples
-        variance = float(np.mean([np.var(values, ddof=1) for values in known_from]))
-        over_seeds = Error((variance / len(own)) ** 0.5, sum(len(values) - 1 for values in known_from))
+        variance = sum((len(values) - 1) * float(np.var(values, ddof=1)) for values in known_from if len(values) > 1)
+        over_seeds = Error((variance / freedom / len(own)) ** 0.5, freedom)
         return max(over_samples, over_seeds, key=lambda error: error.reach)
 
     def _values(self, loss: str, quantity: str, state: str) -> list[float]:
@@ -163,6 +168,11 @@ class Setting:
         """The epochs at which the learning rate falls."""
         first, second = self.networks[loss][0].run.recipe.milestones
         return first, second
+
+
+def _freedom(groups: list[list[float]]) -> int:
+    """The degrees of freedom of the variance within groups."""
+    return sum(len(values) - 1 for values in groups)
 
 
 def _over_samples(figures: Figures, quantity: str, state: str) -> Error:
