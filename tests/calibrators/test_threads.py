@@ -1,8 +1,10 @@
 """Fits on several threads: the same digits, nothing left behind, and no waiting for a busy machine."""
 
+import contextvars
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -48,8 +50,8 @@ def test_a_grid_is_the_same_for_any_number_of_threads(with_threads, criterion):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("rows", [300, 40_000])
-def test_an_operation_takes_one_thread_and_the_others_are_given_back(with_threads, monkeypatch, rows):
+@pytest.mark.parametrize(("rows", "expected"), [(300, [1] * 5), (40_000, [2] + [1] * 4)])
+def test_an_operation_takes_one_thread_and_the_others_are_given_back(with_threads, monkeypatch, rows, expected):
     z, y = (np.asarray(part) for part in cases.drawn(rows, 3, 0))
     seen = []
     fit = trueup.Identity.fit_checked
@@ -62,13 +64,77 @@ def test_an_operation_takes_one_thread_and_the_others_are_given_back(with_thread
     monkeypatch.setattr(trueup.Identity, "fit_checked", watched)
     with_threads(2)
     trueup.Identity().fit(np.log(z), y)
-    assert seen == [1] * 5
+    assert seen == expected
     assert torch.get_num_threads() == 2
     monkeypatch.setattr(trueup.Identity, "fit_checked", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trueup.Identity().fit(np.log(z), y)
     assert torch.get_num_threads() == 2
-    assert threads._pool.get() is None
+    assert threads._pool() is None
+
+
+def test_a_thread_that_begins_meanwhile_has_all_of_its_own(with_threads):
+    """PyTorch gives to a new thread what was set last, in whatever thread."""
+    with_threads(2)
+    z, y = large()
+    seen = []
+    other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    trueup.Temperature(criterion="ece").fit(z, y, progress=lambda _: other.ident or other.start())
+    other.join()
+    assert seen == [2]
+
+
+@pytest.mark.parametrize("name", [name for name in trueup.CALIBRATORS if name != "focal-map"])
+def test_maps_are_fitted_and_applied_in_inference_mode(with_threads, name):
+    z, y = large()
+    with_threads(2)
+    expected = trueup.CALIBRATORS[name]().fit(z, y)
+    with torch.inference_mode():
+        made = trueup.CALIBRATORS[name]().fit(torch.from_numpy(z), torch.as_tensor(y))
+        assert made.to_dict() == expected.to_dict()
+        given = made(torch.from_numpy(z))
+    assert np.array_equal(given.numpy(), expected(z))
+
+
+@pytest.mark.parametrize("when", ["threading.Thread(target=both).start()", "atexit.register(both)"])
+def test_a_fit_while_the_interpreter_ends(when):
+    program = f"""
+import atexit, threading, time, numpy as np, torch, trueup
+from tests.calibrators.test_threads import large
+torch.set_num_threads(2)
+z, y = large()
+def both():
+    time.sleep(0.3)
+    print(trueup.Temperature().fit(z, y)(z).shape)
+{when}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "(13333, 30)\n"
+    assert done.stderr == ""
+
+
+def test_a_context_that_was_copied_during_a_fit_serves_after_it(with_threads):
+    with_threads(2)
+    z, y = large()
+    copies = []
+    made = trueup.Temperature(criterion="ece").fit(z, y, progress=lambda _: copies.append(contextvars.copy_context()))
+    for rows in (10, len(z)):
+        assert np.array_equal(copies[0].run(made, z[:rows]), made(z[:rows]))
+
+
+def test_hooks_are_called_in_order_and_autocast_is_for_all_rows(with_threads):
+    with_threads(2)
+    z, y = large()
+    made = trueup.Matrix().fit(z, y)
+    seen = []
+    handle = made.register_forward_hook(lambda _, given, __: seen.append((len(given[0]), threading.get_ident())))
+    made(z)
+    assert len(seen) > 1
+    assert {ident for _, ident in seen} == {threading.get_ident()}
+    handle.remove()
+    float32 = torch.from_numpy(z).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(made(float32)[:100], made(float32[:100]))
 
 
 def test_what_fails_in_a_thread_fails_in_the_call_and_nothing_goes_on(with_threads):

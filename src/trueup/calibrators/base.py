@@ -11,6 +11,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -118,7 +119,8 @@ class CalibrationMap(nn.Module):
             inputs.logits(logits, classes=self.classes)
             return compute(logits.to(inputs.working_dtype(logits)))
         z = inputs.logits(logits, classes=self.classes)
-        with torch.no_grad(), threads.sharing(z):
+        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self.modules())
+        with torch.no_grad(), nullcontext() if hooked else threads.sharing(z):  # hooks are called in order
             return threads.fill(torch.empty_like(z), compute, z)
 
     def save(self, path: str | os.PathLike[str]) -> None:
