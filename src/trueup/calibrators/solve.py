@@ -25,7 +25,7 @@ LOWEST, HIGHEST = 1e-6, 1e6
 
 _WIDEST = 1e100  # of a row of logits
 _EXACT_ELEMENTS = 1 << 22  # up to here every pass is in float64
-_FAMILY_ELEMENTS = 1 << 16  # of a block: the dozen temporaries of a family stay near the core
+_FAMILY_ELEMENTS = 1 << 17  # of a block: few enough for the dozen temporaries of a family to stay near the core
 _LONGEST_STEP = 3.0  # of a logarithm: a factor of twenty
 _SHARES = ((1 << 18, 1_500), (1 << 22, 10_000))
 """(elements, rows), the larger counts: enough to tell one valley from another, and to come close to its floor."""
