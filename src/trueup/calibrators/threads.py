@@ -72,14 +72,16 @@ def _helpers(count: int) -> Iterator[None]:
 
     pool = ThreadPoolExecutor(count)
     try:
-        for _ in range(count):
-            pool.submit(begin)
-        ready.wait()
-        _own.pool = pool
-    except RuntimeError:  # no thread can be begun, as at the end of the interpreter: the caller does it all
-        ready.abort()
-    torch.set_num_threads(before)
-    try:
+        try:
+            for _ in range(count):
+                pool.submit(begin)
+            ready.wait()
+            _own.pool = pool
+        except RuntimeError:  # no thread can be begun, as at the end of the interpreter: the caller does it all
+            pass
+        finally:
+            ready.abort()  # after an interrupt nobody waits for the rest
+            torch.set_num_threads(before)
         yield
     finally:
         _own.pool = None
