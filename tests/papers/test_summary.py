@@ -144,7 +144,9 @@ def test_which_predictions_are_kept():
     assert not keeps_predictions(named("mukhoti2020-short", reduction="mean", **short))
     assert not keeps_predictions(named("mukhoti2020-short", loss="brier", **short))
     assert keeps_predictions(named("mukhoti2020-20newsgroups", loss="brier"))
+    assert keeps_predictions(named("mukhoti2020-20newsgroups", precision="bf16"))
     assert not keeps_predictions(named("mukhoti2020-20newsgroups", seed=2))
+    assert not keeps_predictions(named("mukhoti2020-20newsgroups", reduction="sum", clip=2.0))
     assert keeps_predictions(named("mukhoti2020-sst", seed=2))
 
 

@@ -67,6 +67,9 @@ text is wrong, [theory.md](theory.md#errata) says so, with a check.
   does not have, is put beside its ResNet-50. Intervals are over test samples, not over trainings; several seeds are
   shown one by one.
 - On images Brier's loss is averaged over the batch, as in the authors' code, which sums every other.
+- MMCE is in the form that the authors' code trains, `cross-entropy+mmce-mukhoti2020`: right and wrong predictions
+  apart, each sum of pairs divided by the number of its pairs twice. "MMCE as defined" is `cross-entropy+mmce`, the
+  formula of the paper that proposed it; it stands in where the other is not run, and beside the same printed numbers.
 - The figures are drawn by `trueup reproduce mukhoti2020 --figures docs/figures/reproduction`, and that of lossfunctions
   in the same way. Figures 2 and 4b to d are of training samples: they need a run whose history has histograms of them,
   and what has no such run is not drawn, which is said in its place. Figure 8 is a table here.

@@ -14,7 +14,16 @@ from trueup.inputs import InputError
 from trueup.papers.figures import on_page, save_pictures
 from trueup.papers.mukhoti2020 import authors, checks, claims, drawing, epochs, images, questions, sheets
 from trueup.papers.mukhoti2020.gist import gist
-from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, STUDIED_DATA, TEXTS, beside_run, differences, recipes
+from trueup.papers.mukhoti2020.grid import (
+    AS_DEFINED,
+    DATASETS,
+    METHODS,
+    STUDIED_DATA,
+    TEXTS,
+    beside_run,
+    differences,
+    recipes,
+)
 from trueup.papers.mukhoti2020.settings import Network, settings_of
 from trueup.papers.reproduction import Reproduction
 from trueup.papers.stored import SCHEDULES, command_of, load_runs, origin
@@ -89,7 +98,7 @@ def our_runs(folder: Path) -> dict[str, Run]:
             raise InputError(f"{path}: recipe {recipe.name!r} is none of this paper's ({', '.join(SCHEDULES)})")
         if recipe.data not in DATASETS:
             raise InputError(f"{path}: data {recipe.data!r} is none of this paper's ({', '.join(DATASETS)})")
-        if recipe.loss not in METHODS:
+        if recipe.loss not in (*METHODS, *AS_DEFINED):
             raise InputError(f"{path}: loss {recipe.loss!r} is none of this paper's ({', '.join(METHODS)})")
     return runs
 

@@ -10,8 +10,8 @@ import torch
 from trueup.focal import gamma_star, phi, risk_minimiser
 from trueup.papers.chance import clearly
 from trueup.papers.mukhoti2020.authors import Author
-from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, half_the_ece, over_networks, short
-from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, later, steps_of
+from trueup.papers.mukhoti2020.claims import CE, FL3, Verdict, half_the_ece, over_networks
+from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, STUDIED_DATA, SUMMED, WEAK_DECAY, label, later, steps_of
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Network, Setting, alike
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, all_of, at_most, listed, verdict
@@ -188,7 +188,7 @@ def beside_decay(setting: Setting) -> str:
     for loss in (CE, FL3):
         norms = setting.followed(loss, "gradient_norm", "mean")
         factors[loss] = recipe.batch * np.minimum(1, (recipe.clip or np.inf) / norms)
-    each = ", ".join(f"{of[0]:.1f} and {of[-1]:.0f} times ({short(loss)})" for loss, of in factors.items())
+    each = ", ".join(f"{of[0]:.1f} and {of[-1]:.0f} times ({label(loss)})" for loss, of in factors.items())
     weaker = all(of[-1] > 1 for of in factors.values())
     return (
         f"Summing and clipping {'acts as a weaker decay' if weaker else 'changes the part of the decay'} too: beside "
@@ -249,7 +249,7 @@ def short_schedule(settings: list[Setting]) -> Finding:
         spread = large.error_of(loss, "error").beside(small.error_of(loss, "error"))
         answers.append(clearly(errors[1] - errors[0], spread))
         on_train = (f"{100 * s.followed(loss, 'train', 'error')[-1]:.2f}" for s in (large, small))
-        texts.append(f"{short(loss)} {100 * errors[0]:.2f} and {100 * errors[1]:.2f} ({' and '.join(on_train)})")
+        texts.append(f"{label(loss)} {100 * errors[0]:.2f} and {100 * errors[1]:.2f} ({' and '.join(on_train)})")
     evidence = (
         f"error in % on test of ResNet-50 and of ResNet-18 (on train at the end): {', '.join(texts)} "
         f"(ResNet-50: {large.seeds(*losses)}; ResNet-18: {small.seeds(*losses)})"

@@ -7,8 +7,9 @@ import torch
 
 from trueup.focal import phi, risk_minimiser
 from trueup.papers.figures import Panel, Picture
-from trueup.papers.mukhoti2020.claims import CE, FL3, focal_of, short
+from trueup.papers.mukhoti2020.claims import CE, FL3, focal_of
 from trueup.papers.mukhoti2020.epochs import OF_CONFIDENCES, OF_GRADIENTS
+from trueup.papers.mukhoti2020.grid import label
 from trueup.papers.mukhoti2020.linear import linear_model
 from trueup.papers.mukhoti2020.settings import Setting
 from trueup.train.measure import CONFIDENCE_BINS, GRADIENT_EDGES
@@ -127,7 +128,7 @@ def figure3(setting: Setting | None) -> Picture:
         lines = {}
         for loss in losses:
             values = setting.followed(loss, *keys)
-            lines[short(loss)] = (np.arange(len(values)), values)
+            lines[label(loss)] = (np.arange(len(values)), values)
         panels.append(Panel(title, "epoch", "", lines, marks=setting.drops(CE)))
     told = f"Figure 3: cross-entropy and focal losses over the epochs. {_of(setting, *losses)}; {_FALLS}."
     return Picture("figure3", told, panels, columns=4, legend_below=True)
@@ -149,7 +150,7 @@ def figure4(setting: Setting | None) -> Picture:
     edges = np.array([2 * inner[0] - inner[1], *inner, 2 * inner[-1] - inner[-2]])
     panels = [first]
     for i, (letter, title) in enumerate(zip("bcd", _when(setting, OF_GRADIENTS), strict=True)):
-        shares = {short(loss): (edges, 100 * counts[i] / counts[i].sum()) for loss, counts in found.items()}
+        shares = {label(loss): (edges, 100 * counts[i] / counts[i].sum()) for loss, counts in found.items()}
         panels.append(Panel(f"{letter}: {title}", "log10 of the gradient's norm", "% of samples", stairs=shares))
     told += (
         ", and the norms of single samples' gradients in the last layer's weights (b to d). "

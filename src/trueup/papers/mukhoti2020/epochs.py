@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.papers.chance import Error, clearly
-from trueup.papers.mukhoti2020.claims import CE, FL3, Claim, Verdict, focal_of, percent, short
+from trueup.papers.mukhoti2020.claims import CE, FL3, Claim, Verdict, focal_of, percent
+from trueup.papers.mukhoti2020.grid import label
 from trueup.papers.mukhoti2020.settings import Setting
 from trueup.papers.reproduction import all_of, listed
 from trueup.train.loop import TRAIN_SAMPLES
@@ -67,7 +68,7 @@ def milder_rise(setting: Setting) -> Verdict:
     for loss in (CE, *focal_of(setting)):
         values = setting.followed(loss, "test", "wrong", "nll")
         rises[loss] = values[-1] - values[start]
-    texts = ", ".join(f"{short(loss)} {rise:+.2f}" for loss, rise in rises.items())
+    texts = ", ".join(f"{label(loss)} {rise:+.2f}" for loss, rise in rises.items())
     return all(rises[CE] > rise for loss, rise in rises.items() if loss != CE), f"NLL of the wrong, change: {texts}"
 
 
@@ -79,7 +80,7 @@ def less_sure_of_mistakes(setting: Setting) -> Verdict:
         share = float(np.mean(values > base))
         holds = holds and share > 0.9 and values[-1] > base[-1]
         texts.append(
-            f"{short(loss)} in {100 * share:.0f} % of the epochs, {values[-1]:.3f} against {base[-1]:.3f} last"
+            f"{label(loss)} in {100 * share:.0f} % of the epochs, {values[-1]:.3f} against {base[-1]:.3f} last"
         )
     return holds, listed("entropy of the wrong above cross-entropy's:", texts)
 
@@ -91,7 +92,7 @@ def true_probabilities(setting: Setting) -> Verdict:
         for key in ("correct", "wrong")
     )
     holds = all(wrong[loss] > wrong[CE] and right[loss] < right[CE] for loss in losses[1:])
-    texts = ", ".join(f"{short(loss)} {right[loss]:.3f} / {wrong[loss]:.3f}" for loss in losses)
+    texts = ", ".join(f"{label(loss)} {right[loss]:.3f} / {wrong[loss]:.3f}" for loss in losses)
     return holds and min(right.values()) > 0.95, f"mean p_y of the right / the wrong, last epoch: {texts}"
 
 
@@ -103,8 +104,8 @@ def weight_norms(setting: Setting) -> Verdict:
         values = setting.followed(loss, "weight_norm")
         above = [float(np.mean((values > base)[stage])) for stage in (slice(first), slice(first, second))]
         holds = holds and above[0] > 0.5 and values[second] < base[second] and values[-1] < base[-1]
-        texts.append(f"{short(loss)} {values[first - 1]:.2f}, {values[second - 1]:.2f}, {values[-1]:.2f}")
-    told = f"{short(CE)} {base[first - 1]:.2f}, {base[second - 1]:.2f}, {base[-1]:.2f}"
+        texts.append(f"{label(loss)} {values[first - 1]:.2f}, {values[second - 1]:.2f}, {values[-1]:.2f}")
+    told = f"{label(CE)} {base[first - 1]:.2f}, {base[second - 1]:.2f}, {base[-1]:.2f}"
     return holds, f"norm before the first fall, before the second, at the end: {told}; {'; '.join(texts)}"
 
 
@@ -113,7 +114,7 @@ def gradient_norms(setting: Setting) -> Verdict:
     losses = [CE, *focal_of(setting)]
     ends = {loss: setting.followed(loss, "gradient_norm", "mean")[[0, first - 1, second - 1, -1]] for loss in losses}
     holds = all((ends[loss][1:] < ends[CE][1:]).all() for loss in losses[1:])
-    texts = ", ".join(f"{short(loss)} {' / '.join(f'{v:.3g}' for v in ends[loss])}" for loss in losses)
+    texts = ", ".join(f"{label(loss)} {' / '.join(f'{v:.3g}' for v in ends[loss])}" for loss in losses)
     return holds, f"mean norm of a batch's whole gradient before clipping, epoch 0 / before each fall / last: {texts}"
 
 
@@ -140,7 +141,7 @@ def gradients_reach_the_weights(setting: Setting) -> Verdict:
     elif all(most < 50 for _, most in early):
         holds = smaller > 50
     parts = (
-        f"{short(loss)} {first[0]:.0f} to {first[1]:.0f} % before the first fall of the learning rate, "
+        f"{label(loss)} {first[0]:.0f} to {first[1]:.0f} % before the first fall of the learning rate, "
         f"{whole[0]:.0f} to {whole[1]:.0f} % in all"
         for loss, (first, whole) in shares.items()
     )
@@ -206,14 +207,14 @@ def pushed_to_the_top(setting: Setting) -> Verdict:
 def norms_alike_at_first(setting: Setting) -> Verdict:
     medians = _medians(setting)
     ratios = [medians[loss][0] / medians[CE][0] for loss in medians]
-    told = ", ".join(f"{short(loss)} {_norm(values[0])}" for loss, values in medians.items())
+    told = ", ".join(f"{label(loss)} {_norm(values[0])}" for loss, values in medians.items())
     return max(ratios) <= 2 and min(ratios) >= 0.5, f"median norm {_after(setting, OF_GRADIENTS[:1], *medians)}: {told}"
 
 
 def norms_fall_slower(setting: Setting) -> Verdict:
     medians = _medians(setting)
     holds = all((np.diff(medians[CE] / medians[loss]) > 0).all() for loss in medians if loss != CE)
-    told = ", ".join(f"{short(loss)} {' / '.join(map(_norm, values))}" for loss, values in medians.items())
+    told = ", ".join(f"{label(loss)} {' / '.join(map(_norm, values))}" for loss, values in medians.items())
     return holds, f"median norm {_after(setting, OF_GRADIENTS, *medians)}: {told}"
 
 

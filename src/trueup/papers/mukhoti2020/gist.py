@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trueup.papers.mukhoti2020 import checks
-from trueup.papers.mukhoti2020.claims import CE, FL3, FLSD, lower, percent, short
+from trueup.papers.mukhoti2020.claims import CE, FL3, FLSD, lower, percent
 from trueup.papers.mukhoti2020.epochs import clipped_of
-from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, SUMMED, TEXTS, WEAK_DECAY, beside_run
+from trueup.papers.mukhoti2020.grid import DATASETS, MEAN, SUMMED, TEXTS, WEAK_DECAY, beside_run, label
 from trueup.papers.mukhoti2020.settings import TITLES, Setting
 from trueup.papers.reproduction import FAILS, HOLDS, UNCLEAR, UNTESTED, Point, Sheet, verdict
 
@@ -175,7 +175,7 @@ def explanation(images: list[Setting]) -> Point | None:
     if not clipped:
         return None
     least = ", ".join(
-        f"{early[0]:.0f} % of the batches with {short(loss)}" for loss, (early, _) in clipped_of(clipped[0]).items()
+        f"{early[0]:.0f} % of the batches with {label(loss)}" for loss, (early, _) in clipped_of(clipped[0]).items()
     )
     return Point(
         "The explanation is that focal loss has smaller gradients, and so smaller updates (Proposition 1). But "
@@ -193,8 +193,8 @@ def after(settings: list[Setting]) -> Point | None:
             [percent(each.figure(loss, quantity, "ece")) for loss in (CE, focal)] for quantity in ("ece", "nll")
         )
         answers = [_SHORT[verdict(lower(each, focal, CE, quantity, "ece"))] for quantity in ("ece", "nll")]
-        details.append(f"{_name(each)}: ECE {' and '.join(ece)}, NLL {' and '.join(nll)} ({short(focal)})")
-        rows.append((_row_name(each), short(focal), *ece, answers[0], *nll, answers[1]))
+        details.append(f"{_name(each)}: ECE {' and '.join(ece)}, NLL {' and '.join(nll)} ({label(focal)})")
+        rows.append((_row_name(each), label(focal), *ece, answers[0], *nll, answers[1]))
     columns = (
         "net, data",
         "focal loss",

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from trueup.papers.chance import Error, clearly
-from trueup.papers.mukhoti2020.claims import CE, FLSD, Claim, Verdict, short
-from trueup.papers.mukhoti2020.grid import METHODS, TEXTS, later
+from trueup.papers.mukhoti2020.claims import BRIER, CE, FLSD, MMCE, Claim, Verdict
+from trueup.papers.mukhoti2020.grid import TEXTS, label
 from trueup.papers.mukhoti2020.settings import Network, Setting
 from trueup.papers.reproduction import Sheet, all_of
 from trueup.papers.summary import has_predictions
 
 SHOWN_IMAGES = 4
-QUALITATIVE = ("cross-entropy", "brier", "cross-entropy+mmce:2", "flsd-53")
+QUALITATIVE = (CE, BRIER, MMCE, FLSD)
 """The losses of Figure 8."""
 SURE = 0.9
 """A mean confidence from here on counts as very confident; the paper gives no number."""
@@ -34,14 +34,14 @@ def unsure_of_mistakes(setting: Setting) -> Verdict:
     right, wrong = (of_ce == labels) & (of_flsd == labels), (of_ce != labels) & (of_flsd != labels)
     parts = []
     for told, of in ((f"{int(right.sum())} images that both get right", right), (f"{int(wrong.sum())} wrong", wrong)):
-        each = (f"{short(loss)} {before:.3f} / {after:.3f}" for loss, (before, after) in (
+        each = (f"{label(loss)} {before:.3f} / {after:.3f}" for loss, (before, after) in (
             (CE, ce[:, of].mean(1)), (FLSD, flsd[:, of].mean(1))))  # fmt: skip
         parts.append(f"{told}: {', '.join(each)}")
     less = (ce - flsd)[:, wrong]
     errors = less.std(1) / int(wrong.sum()) ** 0.5
     lower = [clearly(float(gap), Error(float(error))) for gap, error in zip(less.mean(1), errors, strict=True)]
     holds = all_of([bool((flsd[:, right].mean(1) >= SURE).all()), *lower])
-    seeds = ", ".join(f"{short(loss)} {n.run.recipe.seed}" for loss, n in zip((CE, FLSD), networks, strict=True))
+    seeds = ", ".join(f"{label(loss)} {n.run.recipe.seed}" for loss, n in zip((CE, FLSD), networks, strict=True))
     return holds, f"mean confidence before / after T on the {'; '.join(parts)} (seeds: {seeds})"
 
 
@@ -54,7 +54,9 @@ CLAIMS = (
 
 def images_sheet(setting: Setting) -> Sheet | None:
     """Figure 8 without its pictures: the first test images that all losses get right, and that all get wrong."""
-    losses = [loss for loss in QUALITATIVE if loss in setting.networks and setting.data not in TEXTS]
+    losses = [
+        loss for loss in map(setting.trained, QUALITATIVE) if loss in setting.networks and setting.data not in TEXTS
+    ]
     networks = [setting.networks[loss][0] for loss in losses]
     if len(losses) < 2 or not all(has_predictions(network.run) for network in networks):
         return None
@@ -70,6 +72,6 @@ def images_sheet(setting: Setting) -> Sheet | None:
                 for answer, confidence in found
             )
             rows.append((kind, str(i), names[int(test.labels[i])], *cells))
-    columns = ("", "test image", "label", *(later(METHODS[loss]) for loss in losses))
+    columns = ("", "test image", "label", *(label(loss) for loss in losses))
     note = "Predicted class, its confidence before / after T; seed 0. The first such images of the test set."
     return Sheet(f"{setting.title}: images that all get right or wrong (Figure 8)", columns, tuple(rows), note)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trueup.metrics import Interval
 from trueup.papers.mukhoti2020.claims import over_networks
-from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, STUDIED_DATA, TEXTS, later, step_of
+from trueup.papers.mukhoti2020.grid import DATASETS, STUDIED_DATA, TEXTS, label, step_of
 from trueup.papers.mukhoti2020.settings import TITLES, Network
 from trueup.papers.mukhoti2020.sheets import ABSENT
 from trueup.papers.reproduction import FAILS, HOLDS, UNTESTED, Finding, Sheet, verdict
@@ -46,7 +46,7 @@ def _title(network: Network) -> str:
     """What tells a network from the others of its data."""
     recipe = network.run.recipe
     net = TITLES.get(recipe.model, recipe.model)
-    return f"{net}, {later(METHODS[recipe.loss])}, {step_of(recipe)}, seed {recipe.seed}"
+    return f"{net}, {label(recipe.loss)}, {step_of(recipe)}, seed {recipe.seed}"
 
 
 def _change(interval: Interval) -> str:

@@ -10,7 +10,17 @@ import numpy as np
 
 from trueup.papers.chance import Error
 from trueup.papers.judged import Figures
-from trueup.papers.mukhoti2020.grid import DATASETS, METHODS, MODELS, later, step_of, steps_of
+from trueup.papers.mukhoti2020.grid import (
+    AS_DEFINED,
+    DATASETS,
+    METHODS,
+    MODELS,
+    label,
+    other_form,
+    step_of,
+    steps_of,
+    weighted,
+)
 from trueup.papers.stored import SCHEDULES, kept_entry
 from trueup.papers.summary import Summary
 from trueup.train import Run
@@ -69,7 +79,7 @@ class Setting:
         found: dict[tuple[int, ...], list[str]] = {}
         for loss in losses:
             of_loss = tuple(sorted(network.run.recipe.seed for network in self.networks[loss]))
-            found.setdefault(of_loss, []).append(later(METHODS.get(loss, loss)))
+            found.setdefault(of_loss, []).append(label(loss))
         texts = [f"seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))}" for of in found]
         named = (f"{', '.join(names)}: {told}" for told, names in zip(texts[1:], list(found.values())[1:], strict=True))
         return "; ".join([texts[0], *named])
@@ -94,6 +104,13 @@ class Setting:
     @property
     def all_networks(self) -> list[Network]:
         return [network for networks in self.networks.values() for network in networks]
+
+    def trained(self, loss: str) -> str:
+        """The loss of a method as it is trained here: MMCE weighs more on texts; where the authors' form of it is not
+        run, it is the form that its own paper defines, if that is."""
+        loss = weighted(loss, self.data)
+        other = other_form(loss)
+        return other if loss not in self.networks and other in self.networks else loss
 
     def figure(self, loss: str, quantity: str, state: str = "before") -> float:
         """A figure of a loss, the mean over its seeds."""
@@ -213,7 +230,7 @@ def series(history: list[dict[str, Any]], *keys: str) -> np.ndarray:
 def settings_of(networks: list[Network]) -> list[Setting]:
     """The groups, those most like the paper first: its step, its nets, its schedule."""
     groups: dict[tuple[str, str, str, str], dict[str, tuple[Network, ...]]] = {}
-    order = list(METHODS)
+    order = [*METHODS, *AS_DEFINED]
     for network in sorted(networks, key=lambda network: (order.index(network.run.recipe.loss), network.name)):
         recipe = network.run.recipe
         key = (recipe.data, recipe.model, recipe.name, step_of(recipe))

@@ -16,9 +16,9 @@ from trueup.papers.mukhoti2020.grid import (
     beside_run,
     differences,
     grid,
+    label,
     later,
     step_of,
-    weighted,
 )
 from trueup.papers.mukhoti2020.settings import TITLES, Network, Setting
 from trueup.papers.published import Printed, printed
@@ -99,7 +99,7 @@ def authors_more(authors: tuple[Author, ...]) -> Sheet:
     return Sheet("The same networks: what the paper does not print", columns, tuple(rows), "In %, 95 % intervals.")
 
 
-OVERVIEW = ("cross-entropy", "brier", "cross-entropy+mmce:2", "focal:3", "flsd-53")
+OVERVIEW = ("cross-entropy", "brier", "cross-entropy+mmce-mukhoti2020:2", "focal:3", "flsd-53")
 """The losses of Table 1, and FL-3."""
 
 
@@ -115,13 +115,13 @@ def overview(settings: list[Setting]) -> Sheet:
                 continue
             own, printed_there = [], []
             for method in OVERVIEW:
-                loss = weighted(method, data)
-                ready = [s for s in ours if (s.data, s.model) == (data, model) and loss in s.networks]
+                ready = [s for s in ours if (s.data, s.model) == (data, model) and s.trained(method) in s.networks]
                 found = beside(title, name, METHODS[method])
                 each = [theirs(found.get(("ece", state))) for state in ("before", "after")]
                 tag = each[1][each[1].find(" [") :] if each[1].endswith("]") else ""
                 printed_there.append(" → ".join((each[0].removesuffix(tag), each[1])))
                 if ready:
+                    loss = ready[0].trained(method)
                     before, after = (percent(ready[0].figure(loss, "ece", state)) for state in ("before", "ece"))
                     own.append(f"{before} → {after} ({np.mean(ready[0].temperatures(loss)):.1f})")
                 else:
@@ -133,7 +133,7 @@ def overview(settings: list[Setting]) -> Sheet:
         "ECE in % before T → after it (T); ours is the mean over the seeds, with the authors' step. A net without a "
         "line of ours is not run. The paper has no ResNet-18: ours stands above the ResNet-50."
     )
-    columns = ("data", "net", "", *(later(METHODS[loss]) for loss in OVERVIEW))
+    columns = ("data", "net", "", *(label(loss) for loss in OVERVIEW))
     return Sheet("Table 1 on all data sets", columns, tuple(rows), note)
 
 
@@ -145,7 +145,7 @@ def ours_sheet(setting: Setting) -> Sheet:
             before, after, nll = (network.figures.states[name] for name in ("before", "ece", "nll"))
             adaptive, printed = network.figures.states["adaptive_ece"], beside_run(network.run.recipe)
             rows.append((
-                f"{later(METHODS.get(loss, loss))}, seed {network.run.recipe.seed}",
+                f"{label(loss)}, seed {network.run.recipe.seed}",
                 _pair(with_interval(before.measures["error"]), printed.get(("error", "before"))),
                 _pair(with_interval(before.measures["ece"]), printed.get(("ece", "before"))),
                 _pair(
@@ -188,9 +188,7 @@ def _in_other_arithmetic(networks: list[Network]) -> list[str]:
     usual, found = arithmetic(networks[0].run), {}
     for network in networks:
         recipe = network.run.recipe
-        found.setdefault(arithmetic(network.run), []).append(
-            f"{later(METHODS.get(recipe.loss, recipe.loss))}, seed {recipe.seed}"
-        )
+        found.setdefault(arithmetic(network.run), []).append(f"{label(recipe.loss)}, seed {recipe.seed}")
     return [f"but {how}: {'; '.join(names)}" for how, names in found.items() if how != usual]
 
 
@@ -210,7 +208,7 @@ def ours_more(setting: Setting) -> Sheet:
                 for state, found in (("before", before), ("after", after)):
                     cells.append(_pair(percent(found[quantity]), printed.get((quantity, state))))
             classwise = f"{percent(before['classwise_ece'])} / {percent(after['classwise_ece'])}"
-            rows.append((f"{later(METHODS.get(loss, loss))}, seed {network.run.recipe.seed}", *cells, classwise,
+            rows.append((f"{label(loss)}, seed {network.run.recipe.seed}", *cells, classwise,
                          f"{100 * before['overconfidence']:+.2f}"))  # fmt: skip
     columns = ("loss", "NLL before", "after", "MCE before", "after", "S99 before", "after", "classwise before / after",
                "over-conf.")  # fmt: skip
@@ -232,7 +230,7 @@ def spread_sheet(setting: Setting) -> Sheet | None:
                 "nll": [100 * before["nll"] for before, _ in of_state],
             }
             cells = (f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" for values in found.values())
-            rows.append((later(METHODS.get(loss, loss)), str(len(networks)), *cells))
+            rows.append((label(loss), str(len(networks)), *cells))
     if not rows:
         return None
     columns = ("loss", "seeds", "error", "ECE before T", "ECE after", "T", "NLL before")
@@ -249,7 +247,7 @@ def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet | None:
     rows, in_arithmetic = [], {}
     for recipe in recipes:
         network = found.get(run_name(recipe))
-        title = (step_of(recipe), later(METHODS[recipe.loss]))
+        title = (step_of(recipe), label(recipe.loss))
         if network is None:
             rows.append((*title, ABSENT, *[""] * 6))
             continue
