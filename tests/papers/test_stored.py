@@ -297,6 +297,7 @@ def test_predictions_are_kept_in_half_the_bytes_where_they_fit(tmp_path):
     run = train(recipe, tmp_path / "run", device="cpu")
     (kept,) = store([tmp_path / "run"], tmp_path)
     assert np.asarray(read(kept / "test.safetensors").values).dtype == np.float16
+    assert np.asarray(read(kept / "test.safetensors").labels).dtype == np.int16
     np.testing.assert_allclose(load_run(kept).test.logits.float(), run.test.logits, rtol=1e-3, atol=1e-6)
     assert load_run(kept).test.meta | {"file": ""} == run.test.meta | {"file": ""}
     large = Predictions(logits=np.array([[1e5, 0.0], [0.0, 2.0]], np.float32), labels=[0, 1])
