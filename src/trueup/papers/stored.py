@@ -315,7 +315,7 @@ def _take_in(source: Path, target: Path, run: Run, whole: bool) -> None:
 
 
 def _halve(path: Path) -> None:
-    """Logits in float16, where they fit, and labels in two bytes: in eight they would be a third of ten classes' file."""
+    """Logits in float16, where they fit, and labels in two bytes: in eight they would be a third of a file."""
     content = read(path)
     values, labels = map(torch.as_tensor, (content.values, content.labels))
     halves, small = values.half(), labels.short()
