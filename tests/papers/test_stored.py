@@ -16,7 +16,7 @@ import pytest
 from tests.papers.conftest import RESULTS
 from tests.train.small import SMALL
 from trueup import papers
-from trueup.files import read
+from trueup.files import Content, read, write
 from trueup.inputs import InputError
 from trueup.papers import chosen, named_so, open_runs, retrain, stored
 from trueup.papers.stored import changes, command_of, load_runs, origin, run_name, store
@@ -304,3 +304,9 @@ def test_predictions_are_kept_in_half_the_bytes_where_they_fit(tmp_path):
     large.save(tmp_path / "large.safetensors")
     stored._halve(tmp_path / "large.safetensors")
     assert float(load(tmp_path / "large.safetensors").logits.max()) == 1e5
+    assert np.asarray(read(tmp_path / "large.safetensors").labels).dtype == np.int16
+    many = Content("logits", np.ones((2, 2), np.float32), np.array([0, 40_000]), (), {})
+    write(tmp_path / "many.safetensors", many)
+    stored._halve(tmp_path / "many.safetensors")
+    kept = read(tmp_path / "many.safetensors")
+    assert (np.asarray(kept.values).dtype, np.asarray(kept.labels).tolist()) == (np.float16, [0, 40_000])

@@ -70,7 +70,11 @@ def test_every_loss_works(recipe, made, loss):
     data = made()
     fitted = fit(replace(recipe, loss=loss), data, device="cpu")
     assert fitted.test_logits.shape == (len(data.test), data.classes)
-    assert set(fitted.beside) == {"last-val", "last-test"}
+    of_trees = {"outputs-val", "outputs-test"} if recipe is SST else set()
+    assert set(fitted.beside) == {"last-val", "last-test"} | of_trees
+    for name in of_trees:  # one output more, for what is of no class
+        assert torch.equal(fitted.beside[name][:, :2], fitted.test_logits)
+        assert fitted.beside[name].shape == (len(data.test), data.classes + 1)
     assert all(entry["gradient_norm"]["mean"] > 0 for entry in fitted.history)
 
 

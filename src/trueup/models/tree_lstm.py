@@ -75,6 +75,17 @@ class EveryNode(nn.Module):
         return self.net.of_nodes(trees)
 
 
+class EveryOutput(nn.Module):
+    """The same with all outputs of the roots: those of :meth:`TreeLSTM.of_roots`."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net: Any = net
+
+    def forward(self, trees: Tensor) -> Tensor:
+        return self.net.of_roots(trees)
+
+
 class TreeLSTM(nn.Module):
     """(N, M, 2) packed trees in, (N, classes) logits of their roots out; :meth:`of_nodes` gives those of all nodes."""
 
@@ -88,8 +99,12 @@ class TreeLSTM(nn.Module):
         self.fc = nn.Linear(width, classes + 1)
 
     def forward(self, trees: Tensor) -> Tensor:
+        return self.of_roots(trees)[:, : self.classes]
+
+    def of_roots(self, trees: Tensor) -> Tensor:
+        """(N, classes + 1) with the last class of :meth:`of_nodes`, which is none that a whole tree is judged by."""
         roots = self.states(levels_of(trees))[0]
-        return self.fc(self.dropout(roots[:, : self.width]))[:, : self.classes]
+        return self.fc(self.dropout(roots[:, : self.width]))
 
     def of_nodes(self, trees: Tensor) -> Tensor:
         """(nodes, classes + 1) for every node of every tree, in the order of the batch without padding.

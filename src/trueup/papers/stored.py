@@ -2,7 +2,7 @@
 every file beside them.
 
     results/PAPER/runs/NAME/    recipe.json, history.jsonl.gz, val.safetensors, test.safetensors, run.json,
-                                what else was scored (last-val, last-test, usual-test), what the predictions say
+                                what else was scored (last-, usual- and outputs-), what the predictions say
                                 (figures.json), and what a paper measured of it, as curvature.json
     results/PAPER/tables/NAME/  the same without predictions, which for a run of a large data set are megabytes
     results/PAPER/SHA256SUMS    as ``sha256sum`` writes and checks it
@@ -32,6 +32,7 @@ from trueup.inputs import InputError
 from trueup.metrics import error, nll, score_logits
 from trueup.papers.summary import FILE, VERSION, has_predictions, stored_summary, summarise
 from trueup.train import RECIPES, Recipe, Run, folder_name, load_run, named
+from trueup.train.loop import BESIDE
 from trueup.train.measure import measured
 
 SUMS = "SHA256SUMS"
@@ -39,7 +40,7 @@ STORING = ".storing-"
 """What such names have is there while a run is stored."""
 KEPT = ("recipe.json", "history.jsonl", "run.json")
 PREDICTIONS = ("val.safetensors", "test.safetensors")
-BESIDE = ("last-val.safetensors", "last-test.safetensors", "usual-test.safetensors")
+SCORED_BESIDE = tuple(f"{name}.safetensors" for name in BESIDE)
 """Kept too where a run has it: what else was scored."""
 MEASURED = ("curvature.json",)
 """And what was measured while the weights were there."""
@@ -290,7 +291,7 @@ def _take_in(source: Path, target: Path, run: Run, whole: bool) -> None:
     summed_up = stored_summary(run) is not None
     again = (target / "run.json").is_file() and load_run(target).info == run.info
     known = summed_up or (again and stored_summary(load_run(target)) is not None)
-    optional = (*(BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
+    optional = (*(SCORED_BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
     names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ())]
     names += [name for name in optional if (source / name).is_file()]
     for name in set(MEASURED) & set(names) if has_predictions(run) else ():
@@ -306,7 +307,7 @@ def _take_in(source: Path, target: Path, run: Run, whole: bool) -> None:
         names.append("history.jsonl.gz")
     for name in names:
         shutil.copyfile(source / name, target / name)
-        if name in (*PREDICTIONS, *BESIDE):
+        if name in (*PREDICTIONS, *SCORED_BESIDE):
             _halve(target / name)
     if not known:
         kept = load_run(target) if whole else run
@@ -319,8 +320,8 @@ def _halve(path: Path) -> None:
     content = read(path)
     values, labels = map(torch.as_tensor, (content.values, content.labels))
     halves, small = values.half(), labels.short()
-    if not bool(halves.isfinite().all()) or not bool((small == labels).all()):
-        return
+    halves = halves if bool(halves.isfinite().all()) else values
+    small = small if bool((small == labels).all()) else labels
     if (values.dtype, labels.dtype) != (halves.dtype, small.dtype):
         write(path, content._replace(values=halves.numpy(), labels=small.numpy()))
 

@@ -16,8 +16,10 @@ from trueup.calibrators import calibrator
 from trueup.inputs import InputError
 from trueup.metrics import Interval, Resampler, Scores, ece, error, nll, overconfidence, score, score_logits
 from trueup.papers.judged import Figures, figures
+from trueup.papers.shares import Shared, shared
 from trueup.predictions import Predictions
 from trueup.train import Run
+from trueup.train.loop import BESIDE
 
 FILE = "figures.json"
 VERSION = 2
@@ -59,6 +61,8 @@ class Summary:
     """Test images normalised as all others, where the run's own are not."""
     calibrated: dict[str, Calibrated] = field(default_factory=dict)
     """By calibrator; on test images that are normalised as those of val."""
+    shared: Shared | None = None
+    """With the output that is of no class, where there is one and it was scored."""
 
     def to_dict(self) -> dict[str, Any]:
         def plain(beside: Beside | None) -> dict[str, Any] | None:
@@ -70,7 +74,8 @@ class Summary:
         }
         whole: dict[str, Any] = {"classes": self.classes, "resamples": self.resamples}
         whole |= {"figures": self.figures.to_dict(), "last": plain(self.last), "usual": plain(self.usual)}
-        return finite(whole | {"calibrated": calibrated})
+        shared = {} if self.shared is None else {"shared": self.shared.to_dict()}
+        return finite(whole | {"calibrated": calibrated} | shared)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Summary:
@@ -85,14 +90,15 @@ class Summary:
                 for name, of in content["calibrated"].items()
             }
             made = (content["classes"], content["resamples"], Figures.from_dict(content["figures"]))
-            return cls(*made, beside(content["last"]), beside(content["usual"]), calibrated)
+            shared = Shared.from_dict(content["shared"]) if "shared" in content else None
+            return cls(*made, beside(content["last"]), beside(content["usual"]), calibrated, shared)
         except (KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"not the summary of a run ({problem})") from None
 
 
 def summarise(run: Run, *, resamples: int = 300) -> Summary:
     """From the predictions of a run."""
-    beside = {name: (run.folder / f"{name}.safetensors").is_file() for name in ("last-val", "last-test", "usual-test")}
+    beside = {name: (run.folder / f"{name}.safetensors").is_file() for name in BESIDE}
     made = partial(figures, resamples=resamples)
     own = made(run.val, run.test)
     last, usual, test = None, None, run.test
@@ -104,7 +110,10 @@ def summarise(run: Run, *, resamples: int = 300) -> Summary:
         test = run.beside("usual-test")
         of_usual = made(run.val, test)
         usual = Beside(of_usual, _less(run.test, own, test, of_usual, resamples))
-    return Summary(run.test.classes, resamples, own, last, usual, _calibrated(run.val, test, resamples))
+    of_all = None
+    if beside["outputs-val"] and beside["outputs-test"]:
+        of_all = shared(run.beside("outputs-val"), run.beside("outputs-test"), resamples=resamples)
+    return Summary(run.test.classes, resamples, own, last, usual, _calibrated(run.val, test, resamples), of_all)
 
 
 def summary_of(run: Run, *, resamples: int = 300) -> Summary:

@@ -33,6 +33,13 @@ COMPILING_PAYS = 20_000
 """From so many steps on, auto compiles the net: below, compiling takes longer than it saves."""
 
 
+BESIDE = ("last-val", "last-test", "usual-test", "outputs-val", "outputs-test")
+"""What else may be scored, see :class:`Fitted`."""
+
+NO_CLASS = "none of these"
+"""The name of an output for what is of no class."""
+
+
 @dataclass
 class Progress:
     """Where a training stands: what a checkpoint holds beside the state."""
@@ -60,7 +67,8 @@ class Fitted:
     """The epoch whose weights these are."""
     beside: dict[str, Tensor] = field(default_factory=dict)
     """Other logits by name: where the best epoch is kept, "last-val" and "last-test"; where test images are normalised
-    otherwise than the rest, "usual-test" as the rest."""
+    otherwise than the rest, "usual-test" as the rest; where the net has an output for what is of no class, with it as
+    the last of (N, K + 1), "outputs-val" and "outputs-test"."""
 
 
 def fit(
@@ -179,6 +187,9 @@ def fit(
         if test_normaliser is not normaliser:
             shown["usual-test"] = (*shown["test"][:2], normaliser)
         logits = {name: found.cpu() for name, found in _all_logits(model, shown, autocast, kept).items()}
+        if every_node:
+            every_output = _all_logits(models.EveryOutput(model), shown, autocast, kept)
+            beside |= {f"outputs-{name}": found.cpu() for name, found in every_output.items()}
         val, test = logits.pop("val"), logits.pop("test")
         return Fitted(model.eval().cpu(), val, test, progress.history, kept, beside | logits)
 

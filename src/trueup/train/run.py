@@ -6,6 +6,7 @@
     val.safetensors         Predictions; test.safetensors likewise
     last-test.safetensors   those of the last epoch, where the best on val is kept; last-val.safetensors likewise
     usual-test.safetensors  with the test images normalised as all others, where the recipe does otherwise
+    outputs-val.safetensors, outputs-test.safetensors  all outputs, where there is one for what is of no class
     posteriors.safetensors  the true or human class probabilities of the test samples, where they are known
     weights.safetensors     the kept weights
     run.json                versions, hardware, seconds, date; written last, so that a folder with it is complete
@@ -43,13 +44,13 @@ from trueup.files import write as write_predictions
 from trueup.inputs import InputError
 from trueup.predictions import Predictions, load
 from trueup.train.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
-from trueup.train.loop import Fitted, Progress, check_names, chosen_device, fit
+from trueup.train.loop import BESIDE, NO_CLASS, Fitted, Progress, check_names, chosen_device, fit
 from trueup.train.recipe import Recipe
 from trueup.train.step import State
 
 FILES = (
-    "recipe.json", "history.jsonl", CHECKPOINT, "val.safetensors", "test.safetensors", "last-val.safetensors",
-    "last-test.safetensors", "usual-test.safetensors", "posteriors.safetensors", "weights.safetensors", "run.json",
+    "recipe.json", "history.jsonl", CHECKPOINT, "val.safetensors", "test.safetensors", "posteriors.safetensors",
+    "weights.safetensors", "run.json", *(f"{name}.safetensors" for name in BESIDE),
 )  # fmt: skip
 """All that a run writes. What else is in its folder is somebody else's."""
 
@@ -85,7 +86,8 @@ class Run:
         return (self.beside("last-val"), self.beside("last-test")) if self.recipe.keep == "best-val" else None
 
     def beside(self, name: str) -> Predictions:
-        """What else was scored: "last-val" and "last-test", or "usual-test"; see :class:`trueup.train.loop.Fitted`."""
+        """What else was scored, as "last-test", "usual-test" or "outputs-test"; see
+        :class:`trueup.train.loop.Fitted`."""
         path = self.folder / f"{name}.safetensors"
         if not path.is_file():
             raise InputError(
@@ -339,7 +341,8 @@ def _finish(folder: Path, recipe: Recipe, data: Dataset, fitted: Fitted, keeper:
     for name, logits in ({"val": fitted.val_logits, "test": fitted.test_logits} | fitted.beside).items():
         split = name.rpartition("-")[2]
         values, labels = logits.half() if half else logits, data.splits()[split].labels
-        content = Content("logits", values.numpy(), labels.numpy(), data.class_names, {**meta, "split": split})
+        names = (*data.class_names, *[NO_CLASS] * (values.shape[1] - data.classes))
+        content = Content("logits", values.numpy(), labels.numpy(), names, {**meta, "split": split})
         write_predictions(folder / f"{name}.safetensors", content)
     if data.test.posteriors is not None:
         known = safetensors.torch.save({"test": data.test.posteriors.contiguous()})

@@ -12,12 +12,12 @@ from typing import Any
 
 from trueup.inputs import InputError
 from trueup.papers.figures import on_page, save_pictures
-from trueup.papers.mukhoti2020 import authors, checks, claims, drawing, epochs, images, questions, sheets
+from trueup.papers.mukhoti2020 import authors, checks, claims, drawing, epochs, images, neutral, questions, sheets
 from trueup.papers.mukhoti2020.gist import gist
 from trueup.papers.mukhoti2020.grid import (
-    AS_DEFINED,
     DATASETS,
     METHODS,
+    PLAIN,
     STUDIED_DATA,
     TEXTS,
     beside_run,
@@ -55,10 +55,11 @@ def reproduce(results: Path, *, resamples: int = 300, progress: Callable[[float]
             shown += [sheets.ours_sheet(setting), sheets.ours_more(setting)]
             more = (sheets.spread_sheet(setting), images.images_sheet(setting))
             shown += [sheet for sheet in more if sheet is not None]
-    shown += [*sheets.step_sheets(networks), *questions.sheets(networks)]
+    shown += [*neutral.sheets(settings), *sheets.step_sheets(networks), *questions.sheets(networks)]
     findings = [
         *checks.printed_figures(theirs),
         *(finding for claim in CLAIMS for finding in claims.judged(claim, settings)),
+        neutral.explains(settings),
         *(checks.step_decides(settings, data) for data in STUDIED_DATA),
         *(checks.sign_decides(settings, data) for data in STUDIED_DATA),
         *(checks.decay_decides(settings, data) for data in STUDIED_DATA if data not in TEXTS),
@@ -98,8 +99,8 @@ def our_runs(folder: Path) -> dict[str, Run]:
             raise InputError(f"{path}: recipe {recipe.name!r} is none of this paper's ({', '.join(SCHEDULES)})")
         if recipe.data not in DATASETS:
             raise InputError(f"{path}: data {recipe.data!r} is none of this paper's ({', '.join(DATASETS)})")
-        if recipe.loss not in (*METHODS, *AS_DEFINED):
-            raise InputError(f"{path}: loss {recipe.loss!r} is none of this paper's ({', '.join(METHODS)})")
+        if recipe.loss not in (*METHODS, *PLAIN):
+            raise InputError(f"{path}: loss {recipe.loss!r} is none of this paper's ({', '.join((*METHODS, *PLAIN))})")
     return runs
 
 

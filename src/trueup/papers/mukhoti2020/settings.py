@@ -11,10 +11,10 @@ import numpy as np
 from trueup.papers.chance import Error
 from trueup.papers.judged import Figures
 from trueup.papers.mukhoti2020.grid import (
-    AS_DEFINED,
     DATASETS,
     METHODS,
     MODELS,
+    PLAIN,
     label,
     other_form,
     step_of,
@@ -107,9 +107,8 @@ class Setting:
 
     def trained(self, loss: str) -> str:
         """The loss of a method as it is trained here: MMCE weighs more on texts; where the authors' form of it is not
-        run, it is the form that its own paper defines, if that is."""
-        loss = weighted(loss, self.data)
-        other = other_form(loss)
+        run, it is the plain one, if that is."""
+        loss, other = weighted(loss, self.data), weighted(other_form(loss), self.data)
         return other if loss not in self.networks and other in self.networks else loss
 
     def figure(self, loss: str, quantity: str, state: str = "before") -> float:
@@ -230,7 +229,7 @@ def series(history: list[dict[str, Any]], *keys: str) -> np.ndarray:
 def settings_of(networks: list[Network]) -> list[Setting]:
     """The groups, those most like the paper first: its step, its nets, its schedule."""
     groups: dict[tuple[str, str, str, str], dict[str, tuple[Network, ...]]] = {}
-    order = [*METHODS, *AS_DEFINED]
+    order = [*METHODS, *PLAIN]
     for network in sorted(networks, key=lambda network: (order.index(network.run.recipe.loss), network.name)):
         recipe = network.run.recipe
         key = (recipe.data, recipe.model, recipe.name, step_of(recipe))
