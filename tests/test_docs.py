@@ -48,6 +48,13 @@ def test_what_the_readme_says_of_the_papers_is_what_the_pages_say():
         short = numbers(rf"([\d.]+) and ([\d.]+) % with the {told}", readme)
         exact = numbers(rf"\| ResNet-18, CIFAR-10 \| {step} \| 0 \| ([\d.]+) \| ([\d.]+) \|", page)
         assert [float(each) for each in short] == pytest.approx([float(each) for each in exact], abs=0.0501)
+    printed = numbers(
+        r"FL-3 has an ECE of ([\d.]+) % so .* over-confident, by ([\d.]+) points, with an ECE of ([\d.]+)", readme
+    )
+    exact = numbers(
+        r"FL-3 ([\d.]+) \(-\1 points.*? classes alone: ECE CE [\d.]+, FL-3 ([\d.]+),.*? FL-3 \+([\d.]+),", page
+    )
+    assert [float(each) for each in printed] == pytest.approx([float(exact[i]) for i in (0, 2, 1)], abs=0.0501)
     answer = (DOCS / "focal-temperature.md").read_text()
     lower = numbers(r"lowers NLL on test on (\d+ of \d+) networks, and ECE on (\d+)\.", answer)
     assert numbers(r"lowers the NLL of (\d+ of \d+) networks against .*? the ECE of (\d+):", readme) == lower

@@ -115,7 +115,10 @@ def test_the_step_is_shown_for_every_data_set_that_has_two_and_a_run(setting, re
     whole = [sheet for sheet in reproductions["mukhoti2020"].sheets if sheet.title.startswith("What the step decides")]
     assert [len(sheet.rows) for sheet in whole] == [12, 6, 6, 12]
     assert "20 Newsgroups" in whole[1].title
-    assert whole[1].note.endswith("Bf16 autocast on a GPU: mean, not clipped; float32 on a CPU: summed, clipped at 2.")
+    assert whole[1].note.endswith(
+        "Bf16 autocast on a GPU: mean, not clipped; float32 on a CPU: summed, clipped at 2 (CE, FL-3); "
+        "bf16 autocast on a CPU: summed, clipped at 2 (FLSD-53)."
+    )
 
 
 def test_the_grid_has_every_method_on_texts_and_the_authors_normalisation_on_cifar100():

@@ -72,6 +72,11 @@ def test_a_run_on_trees_keeps_the_output_for_what_is_of_no_class(tmp_path, folde
     summary = stored_summary(run)
     assert summary.shared == shared(run.beside("outputs-val"), run.beside("outputs-test"))
     assert Summary.from_dict(json.loads(json.dumps(summary.to_dict()))).to_dict() == summary.to_dict()
+    for part in ("val", "test"):  # a run that was stored before it was scored
+        (kept / f"outputs-{part}.safetensors").unlink()
+    (kept / "figures.json").write_text(json.dumps({"version": 2, **replace(summary, shared=None).to_dict()}))
+    (kept,) = store([tmp_path / "run"], tmp_path / "results" / "mukhoti2020")
+    assert stored_summary(checked_run(kept)).shared == summary.shared
 
 
 # ---------------------------------------------------------------------- the neutral class of SST

@@ -61,6 +61,9 @@ text is wrong, [theory.md](theory.md#errata) says so, with a check.
   and each table says how many tokens have none. On SST the loss is summed over the nodes of a tree and averaged over
   the trees of a batch. The epoch with the best accuracy on val is kept, as in the paper; the last one is scored beside
   it.
+- On SST a net has a third output, for neutral parts of a sentence. Our probabilities are of the two classes that a
+  sentence is judged by; the authors' code takes the confidence from the softmax over all three. A table of its own has
+  both.
 - CIFAR-100: the authors' code normalises its test images with ImageNet's mean and deviation, those of train and val
   with CIFAR's. Our tables do as they did; a table of its own has both.
 - Our images and most documents are trained in bf16 autocast on a GPU, the paper's were not. ResNet-18, which the paper

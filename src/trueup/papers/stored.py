@@ -290,10 +290,11 @@ def _take_in(source: Path, target: Path, run: Run, whole: bool) -> None:
     target.mkdir(parents=True, exist_ok=True)
     summed_up = stored_summary(run) is not None
     again = (target / "run.json").is_file() and load_run(target).info == run.info
-    known = summed_up or (again and stored_summary(load_run(target)) is not None)
     optional = (*(SCORED_BESIDE if whole else ()), *MEASURED, *((FILE,) if summed_up else ()))
-    names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ())]
-    names += [name for name in optional if (source / name).is_file()]
+    there = [name for name in optional if (source / name).is_file()]
+    more_scored = any(name in SCORED_BESIDE and not (target / name).is_file() for name in there)
+    known = summed_up or (again and not more_scored and stored_summary(load_run(target)) is not None)
+    names = ["recipe.json", "run.json", *(PREDICTIONS if whole else ()), *there]
     for name in set(MEASURED) & set(names) if has_predictions(run) else ():
         of = _read_json(source / name)
         if (of.get("split"), of.get("samples")) != ("val", len(run.val)):

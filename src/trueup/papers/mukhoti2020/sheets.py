@@ -286,11 +286,15 @@ def step_sheet(networks: list[Network], recipes: list[Recipe]) -> Sheet | None:
 
 def _by_arithmetic(made_in: list[tuple[str, str, str]]) -> str:
     """What was trained in which arithmetic; a loss is named where a step has several."""
-    of_step = {step: {how for how, its, _ in made_in if its == step} for _, step, _ in made_in}
-    found: dict[str, dict[str, None]] = {}
+    hows = {step: {how for how, its, _ in made_in if its == step} for _, step, _ in made_in}
+    found: dict[str, dict[str, list[str]]] = {}
     for how, step, loss in made_in:
-        found.setdefault(how, {})[step if len(of_step[step]) == 1 else f"{step} ({loss})"] = None
-    return "; ".join(f"{how}: {', '.join(what)}" for how, what in found.items())
+        found.setdefault(how, {}).setdefault(step, []).append(loss)
+    told = (
+        (how, (step if len(hows[step]) == 1 else f"{step} ({', '.join(losses)})" for step, losses in steps.items()))
+        for how, steps in found.items()
+    )
+    return "; ".join(f"{how}: {', '.join(steps)}" for how, steps in told)
 
 
 def step_sheets(networks: list[Network]) -> list[Sheet]:
