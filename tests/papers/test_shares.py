@@ -112,6 +112,8 @@ def test_the_neutral_class_explains_what_is_there_with_it_and_not_without(trees)
     assert neutral.explains([calm]).verdict == FAILS  # not twice cross-entropy's
     over = with_shares(trees, ce=(0.05, 0.01, 1.4), fl3=(0.16, 0.16, 1.5), flsd=(0.1, -0.1, 0.7))
     assert neutral.explains([over]).verdict == FAILS
+    (row,) = [row for row in neutral.in_short(there).rows if row[0] == "FL-3"]
+    assert row[:6] == ("FL-3", "1", "16.05 (0.50)", "16.00", "0.5", "-16.00")
     (sheet,) = neutral.sheets([there])
     assert sheet.rows[1][0] == "FL-3, seed 0"
     assert sheet.rows[1][2].endswith("· 16.05")

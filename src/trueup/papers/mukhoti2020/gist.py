@@ -103,7 +103,8 @@ def neutral_class(settings: list[Setting]) -> Point | None:
         "the confidence. Taken so, our networks are under-confident too; among the two classes that are judged they "
         "are not."
     )
-    return Point(told, (found.evidence,))
+    setting = next(each for each in settings if each.title == found.on)
+    return Point(told, (found.evidence,), neutral.in_short(setting))
 
 
 _SHORT = {HOLDS: "yes", FAILS: "no", UNCLEAR: UNCLEAR}

@@ -85,6 +85,25 @@ def explains(settings: Sequence[Setting]) -> Finding:
     )
 
 
+def in_short(setting: Setting) -> Sheet:
+    """A row for each of the losses that are compared, the mean over its seeds."""
+    rows = []
+    for loss in (CE, FL3, FLSD):
+        found = [shared for _, shared in scored(setting, loss)]
+        printed = beside_run(setting.networks[loss][0].run.recipe)
+        mean = {name: float(np.mean([shared.before[name].value for shared in found])) for name in found[0].before}
+        rows.append((
+            label(loss), str(len(found)), f"{printed['ece', 'before'].value} ({printed['ece', 'after'].temperature})",
+            percent(mean["ece"]), ", ".join(f"{shared.temperature:.1f}" for shared in found),
+            f"{100 * mean['overconfidence']:+.2f}", percent(setting.figure(loss, "ece")),
+            f"{100 * setting.figure(loss, 'overconfidence'):+.2f}",
+        ))  # fmt: skip
+    columns = ("loss", "seeds", "printed (T)", "with the neutral class", "T of each seed", "over-conf.",
+               "two classes alone", "over-conf.")  # fmt: skip
+    note = "ECE before T in %; over-conf.: mean confidence less accuracy, in points."
+    return Sheet("", columns, tuple(rows), note)
+
+
 def _judge(setting: Setting) -> tuple[bool, str]:
     with_share = {loss: [shared for _, shared in scored(setting, loss)] for loss in (CE, FL3, FLSD)}
     mean_ece = {loss: float(np.mean([s.before["ece"].value for s in of])) for loss, of in with_share.items()}
