@@ -25,6 +25,7 @@ FILES = [
     "test.safetensors", "val.safetensors", "weights.safetensors",
 ]  # fmt: skip
 LAST = ["last-test.safetensors", "last-val.safetensors"]
+OUTPUTS = ["outputs-test.safetensors", "outputs-val.safetensors"]
 
 
 def names(folder):
@@ -32,7 +33,9 @@ def names(folder):
 
 
 def assert_same_run(one, other):
-    assert names(one) == names(other) == sorted({*FILES, *(LAST if load_run(one).recipe.keep == "best-val" else ())})
+    recipe = load_run(one).recipe
+    more = [*(LAST if recipe.keep == "best-val" else ()), *(OUTPUTS if recipe.reduction == "per-sample" else ())]
+    assert names(one) == names(other) == sorted({*FILES, *more})
     first, second = (load_file(folder / "weights.safetensors") for folder in (one, other))
     assert set(first) == set(second)
     assert all(torch.equal(first[name], second[name]) for name in first)
