@@ -189,7 +189,7 @@ def test_what_it_comes_to_is_said_of_what_was_trained_only(setting, reproduction
     assert whole[1].told.startswith("Why is ResNet-50")
     assert "ResNet-50 and of ResNet-18" in whole[1].details[0]
     assert whole[2].told.startswith("Why is focal loss under-confident on SST")
-    assert [row[0] for row in whole[2].sheet.rows] == ["CE", "FL-3", "FLSD-53"]
+    assert {"CE", "FL-2", "FL-3", "FLSD-53"} <= {row[0] for row in whole[2].sheet.rows}
     assert whole[3].details[0].startswith("CIFAR-10: yes")
     news = next(row for row in whole[0].sheet.rows if row[0] == "CNN, 20 Newsgroups")
     assert news[1] == "3"

@@ -100,8 +100,8 @@ def neutral_class(settings: list[Setting]) -> Point | None:
     told = (
         "Why is focal loss under-confident on SST in the paper, and not here? The net has a third output, for neutral "
         "parts of a sentence, and the authors' code leaves it its share of the softmax: what it has is missing from "
-        "the confidence. Taken so, our networks are under-confident too; among the two classes that are judged they "
-        "are not."
+        "the confidence. Taken so, our networks with focal losses are under-confident too, some of them more than "
+        "what is printed; among the two classes that are judged FL-3 and FLSD-53 are not."
     )
     setting = next(each for each in settings if each.title == found.on)
     return Point(told, (found.evidence,), neutral.in_short(setting))

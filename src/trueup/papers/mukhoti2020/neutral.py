@@ -86,10 +86,12 @@ def explains(settings: Sequence[Setting]) -> Finding:
 
 
 def in_short(setting: Setting) -> Sheet:
-    """A row for each of the losses that are compared, the mean over its seeds."""
+    """A row for each loss that is printed, the mean over its seeds."""
     rows = []
-    for loss in (CE, FL3, FLSD):
+    for loss in setting.networks:
         found = [shared for _, shared in scored(setting, loss)]
+        if not found or ("ece", "before") not in beside_run(setting.networks[loss][0].run.recipe):
+            continue
         printed = beside_run(setting.networks[loss][0].run.recipe)
         mean = {name: float(np.mean([shared.before[name].value for shared in found])) for name in found[0].before}
         rows.append((
