@@ -64,23 +64,21 @@ def levels_of(trees: Tensor) -> Levels:
     return Levels(order, words[is_leaf], list(place.split(counts)), leaf_counts)
 
 
-class EveryNode(nn.Module):
-    """A net over trees as it is trained: its outputs are those of :meth:`TreeLSTM.of_nodes`."""
-
+class _OfTrees(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net: Any = net
+
+
+class EveryNode(_OfTrees):
+    """A net over trees as it is trained: its outputs are those of :meth:`TreeLSTM.of_nodes`."""
 
     def forward(self, trees: Tensor) -> Tensor:
         return self.net.of_nodes(trees)
 
 
-class EveryOutput(nn.Module):
-    """The same with all outputs of the roots: those of :meth:`TreeLSTM.of_roots`."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net: Any = net
+class EveryOutput(_OfTrees):
+    """The same net with all outputs of the roots: those of :meth:`TreeLSTM.of_roots`."""
 
     def forward(self, trees: Tensor) -> Tensor:
         return self.net.of_roots(trees)

@@ -4,7 +4,7 @@ epochs.py of their training."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -214,6 +214,11 @@ def temperatures_within(of_ce: tuple[float, float], of_focal: tuple[float, float
 temperatures = temperatures_within((2, 2.8), (0.9, 1.1))
 
 
+def seems_under_confident(temperatures: Iterable[float], gaps: Iterable[float], of_focal: float, of_ce: float) -> bool:
+    """As SST is printed: T below 0.9, confidence below accuracy, and FL-3's ECE at least twice cross-entropy's."""
+    return all(t < 0.9 for t in temperatures) and max(gaps) < 0 and of_focal >= 2 * of_ce
+
+
 def under_confident(setting: Setting) -> Verdict:
     ours = {loss: setting.temperatures(loss) for loss in (FL3, FLSD)}
     gaps = {loss: setting.figure(loss, "overconfidence") for loss in ours}
@@ -221,8 +226,8 @@ def under_confident(setting: Setting) -> Verdict:
         f"{label(loss)} {100 * gaps[loss]:+.2f} points, T {', '.join(f'{t:.1f}' for t in found)}"
         for loss, found in ours.items()
     )
-    holds = all(t < 0.9 for found in ours.values() for t in found) and max(gaps.values()) < 0
-    holds = holds and setting.figure(FL3, "ece") >= 2 * setting.figure(CE, "ece")
+    every_t = [t for found in ours.values() for t in found]
+    holds = seems_under_confident(every_t, gaps.values(), setting.figure(FL3, "ece"), setting.figure(CE, "ece"))
     found = (
         f"mean confidence less accuracy: {'; '.join(texts)}; ECE before T: {each(setting, [CE, FL3, FLSD], 'ece')} %"
     )

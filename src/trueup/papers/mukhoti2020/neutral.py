@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trueup.audit import Measure
-from trueup.papers.mukhoti2020.claims import CE, FL3, FLSD, each, percent
+from trueup.papers.mukhoti2020.claims import CE, FL3, FLSD, each, percent, seems_under_confident, under_confident
 from trueup.papers.mukhoti2020.grid import DATASETS, beside_run, label
 from trueup.papers.mukhoti2020.settings import Network, Setting
 from trueup.papers.mukhoti2020.sheets import pair, with_interval
@@ -20,8 +20,6 @@ from trueup.papers.reproduction import UNTESTED, Finding, Sheet, verdict
 from trueup.papers.shares import Shared
 
 DATA = "sst"
-UNDER = 0.9
-"""Below this T a network counts as under-confident, as in the claim of the paper's tables."""
 
 
 def scored(setting: Setting, loss: str) -> list[tuple[Network, Shared]]:
@@ -110,10 +108,9 @@ def _judge(setting: Setting) -> tuple[bool, str]:
     with_share = {loss: [shared for _, shared in scored(setting, loss)] for loss in (CE, FL3, FLSD)}
     mean_ece = {loss: float(np.mean([s.before["ece"].value for s in of])) for loss, of in with_share.items()}
     gaps = {loss: float(np.mean([s.before["overconfidence"].value for s in of])) for loss, of in with_share.items()}
-    under = all(shared.temperature < UNDER for loss in (FL3, FLSD) for shared in with_share[loss])
-    under = under and max(gaps[FL3], gaps[FLSD]) < 0 and mean_ece[FL3] >= 2 * mean_ece[CE]
+    temperatures = [shared.temperature for loss in (FL3, FLSD) for shared in with_share[loss]]
+    under = seems_under_confident(temperatures, (gaps[FL3], gaps[FLSD]), mean_ece[FL3], mean_ece[CE])
     alone = {loss: setting.figure(loss, "overconfidence") for loss in (FL3, FLSD)}
-    alone_too = max(alone.values()) < 0 and setting.figure(FL3, "ece") >= 2 * setting.figure(CE, "ece")
     told = ", ".join(
         f"{label(loss)} {percent(mean_ece[loss])} ({100 * gaps[loss]:+.2f} points, T "
         f"{', '.join(f'{shared.temperature:.1f}' for shared in of)})"
@@ -122,7 +119,7 @@ def _judge(setting: Setting) -> tuple[bool, str]:
     losses = [CE, FL3, FLSD]
     theirs = [beside_run(setting.networks[loss][0].run.recipe) for loss in losses]
     printed = ", ".join(f"{of['ece', 'before'].value} (T {of['ece', 'after'].temperature})" for of in theirs)
-    return under and not alone_too, (
+    return under and not under_confident(setting)[0], (
         f"ECE before T with it in %, confidence less accuracy: {told}; of the two classes alone: "
         f"ECE {each(setting, losses, 'ece')} %, FL-3 {100 * alone[FL3]:+.2f}, FLSD-53 {100 * alone[FLSD]:+.2f} points; "
         f"printed: {printed} ({setting.seeds(*losses)})"
